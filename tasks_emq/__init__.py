@@ -1,0 +1,1 @@
+"""Tasks on Redis or Valkey that are never lost."""

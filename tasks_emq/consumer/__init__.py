@@ -1,0 +1,1 @@
+"""The process that takes jobs and runs them."""

@@ -1,0 +1,1 @@
+"""The pure part: keys, calls, codecs and policies; no Redis, no clock, no threads."""
