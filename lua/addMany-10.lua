@@ -1,0 +1,85 @@
+#!lua
+--[[ addMany-10: adds many jobs, each answered by itself: the batch form of the add scripts.
+
+KEYS[1]   wait         LIST
+KEYS[2]   active       LIST
+KEYS[3]   prioritized  ZSET
+KEYS[4]   delayed      ZSET
+KEYS[5]   completed    ZSET    unused until a job has a parent
+KEYS[6]   events       STREAM
+KEYS[7]   meta         HASH
+KEYS[8]   id           STRING
+KEYS[9]   pc           STRING
+KEYS[10]  marker       ZSET
+
+ARGV[1]  prefix  of the queue's keys
+ARGV[2]  ts      ms, or empty for the server's clock
+ARGV[3]  field   args or data: where the payloads go
+ARGV[4]  shared  msgpack options of every job of this call
+ARGV[5+] jobs    five each: id, nonce or empty, name, payload, eta ms or empty
+
+Returns  a code per job: 1 added, 0 the id exists, 2 this very call had added it before
+Cost     O(jobs); the client sends at most 250 a call (T7)
+Repeat   safe: answers 2 and touches nothing
+]]
+--- @include "clock"
+--- @include "marker"
+--- @include "meta"
+--- @include "ready"
+--- @include "store"
+
+local q = {
+  wait = KEYS[1], active = KEYS[2], prioritized = KEYS[3], delayed = KEYS[4], events = KEYS[6], meta = KEYS[7],
+  id = KEYS[8], pc = KEYS[9], marker = KEYS[10],
+}
+local prefix, field = ARGV[1], ARGV[3]
+local now = read_clock(ARGV[2])
+local opts = cmsgpack.unpack(ARGV[4])
+if (#ARGV - 4) % 5 ~= 0 then return redis.error_reply('ERR EMQ addMany: five arguments a job') end
+local meta = read_meta(q)
+check_ready(q)
+redis.call('LLEN', q.active)
+redis.call('ZCARD', q.delayed)
+
+local delay, priority = tonumber(opts.delay) or 0, tonumber(opts.priority) or 0
+local side = opts.lifo and 'RPUSH' or 'LPUSH'
+local codes, taken, ready, later = {}, 0, false, false
+for i = 5, #ARGV, 5 do
+  local add = {
+    prefix = prefix, id = ARGV[i], nonce = ARGV[i + 1], name = ARGV[i + 2], payload = ARGV[i + 3], field = field,
+    opts = opts, delay = delay, priority = priority,
+  }
+  local code = add_refusal(add)
+  if code then
+    if code == 0 then
+      taken = taken + 1
+      emit(q, 'duplicated', 'jobId', add.id)
+    end
+  else
+    taken = taken + 1
+    local due = tonumber(ARGV[i + 4]) or (delay > 0 and now + delay)
+    if due then
+      add.delay = math.max(0, due - now)
+      local score = delayed_score(q, due)
+      store_job(add, now)
+      redis.call('ZADD', q.delayed, score, add.id)
+      emit(q, 'added', 'jobId', add.id, 'name', add.name)
+      emit(q, 'delayed', 'jobId', add.id, 'delay', due)
+      later = true
+    else
+      store_job(add, now)
+      push_ready(q, add.id, priority, side)
+      emit(q, 'added', 'jobId', add.id, 'name', add.name)
+      emit(q, 'waiting', 'jobId', add.id)
+      ready = true
+    end
+  end
+  codes[#codes + 1] = code or 1
+end
+if taken > 0 then
+  redis.pcall('INCRBY', q.id, taken)
+  trim_events(q, meta)
+end
+if ready and not is_closed(q, meta) then ring(q) end
+if later then ring_delay(q) end
+return codes

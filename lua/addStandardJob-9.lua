@@ -1,0 +1,47 @@
+#!lua
+--[[ addStandardJob-9: adds a job that may run now.
+
+KEYS[1]  wait       LIST
+KEYS[2]  paused     LIST    unused; part of the protocol's signature
+KEYS[3]  meta       HASH
+KEYS[4]  id         STRING
+KEYS[5]  completed  ZSET    unused until the job has a parent
+KEYS[6]  delayed    ZSET    unused; part of the protocol's signature
+KEYS[7]  active     LIST
+KEYS[8]  events     STREAM
+KEYS[9]  marker     ZSET
+
+ARGV[1]  head     msgpack [prefix, id or "" for the counter, name, timestamp ms or "", parent key, key of the parent's
+                  dependencies, parent map, scheduler id, deduplication key, nonce of a custom id or ""]
+ARGV[2]  payload  codec bytes
+ARGV[3]  options  msgpack map, stored as JSON
+ARGV[4]  field    args or data: where the payload goes
+ARGV[5]  eta      empty; a due time makes a delayed add
+
+Returns  {id, 1} added; {id, 0} the id exists; {id, 2} this very call had added it before; -5 no such parent
+Cost     O(1)
+Repeat   safe: answers 2 and touches nothing
+]]
+--- @include "clock"
+--- @include "marker"
+--- @include "meta"
+--- @include "store"
+
+local q = { wait = KEYS[1], meta = KEYS[3], id = KEYS[4], active = KEYS[7], events = KEYS[8], marker = KEYS[9] }
+local add = read_add(ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5])
+local now = read_clock(add.timestamp)
+local meta = read_meta(q)
+redis.call('LLEN', q.wait)
+redis.call('LLEN', q.active)
+local code = add_refusal(add)
+if code == -5 then return code end
+if code then return answer_existing(q, meta, add, code) end
+
+take_id(q, add)
+store_job(add, now)
+redis.call(add.opts.lifo and 'RPUSH' or 'LPUSH', q.wait, add.id)
+if add.dependencies then redis.call('SADD', add.dependencies, add.prefix .. add.id) end
+if not is_closed(q, meta) then ring(q) end
+emit(q, 'added', 'jobId', add.id, 'name', add.name)
+emit_trimming(q, meta, 'waiting', 'jobId', add.id)
+return { add.id, 1 }

@@ -1,0 +1,62 @@
+--- @include "drop"
+--- @include "events"
+--- @include "lock"
+--- @include "metrics"
+
+-- Whether a job may end as `set` now: 0, or why not; 1: this very run has ended it before (its reply was lost, T5).
+-- Returns the code and the fields of leave_refusal.
+local function finish_refusal(q, run, set)
+  local job = q.prefix .. run.id
+  local code, h = leave_refusal(q, job, run.id, run.token, run.ats)
+  if code == 0 then
+    if not run.failed and redis.call('EXISTS', job .. ':dependencies', job .. ':unsuccessful') > 0 then
+      code = redis.call('EXISTS', job .. ':dependencies') == 1 and -4 or -9
+    end
+  elseif run.ats ~= '' and h[1] == run.ats and redis.call('ZSCORE', set, run.id) then
+    code = 1
+  end
+  return code, h
+end
+
+-- The events of an end. A job that is not kept carries a small msgpack result along (protocol §16 X1).
+local function emit_finish(q, run, atm)
+  if run.failed then
+    emit(q, 'failed', 'jobId', run.id, 'failedReason', run.value, 'prev', 'active')
+    if atm >= (tonumber(run.attempts) or 0) then
+      emit(q, 'retries-exhausted', 'jobId', run.id, 'attemptsMade', atm)
+    end
+  elseif run.field == 'returnvalue' then
+    emit(q, 'completed', 'jobId', run.id, 'returnvalue', run.value, 'prev', 'active')
+  elseif run.drop and #run.value <= 4096 then
+    emit(q, 'completed', 'jobId', run.id, 'returnvalue', 'null', 'prev', 'active', 'rv', run.value)
+  else
+    emit(q, 'completed', 'jobId', run.id, 'returnvalue', 'null', 'prev', 'active')
+  end
+end
+
+-- Ends one job that finish_refusal answered with 0; `h` is what it read.
+-- run: id, token, ats, field, value, failed, drop, attempts, fields (flat list).
+local function finish(q, run, h, set, now)
+  local job = q.prefix .. run.id
+  local atm = (tonumber(h[2]) or 0) + 1
+  if run.drop then
+    -- Keys first: a break here leaves an id in `active` without a hash, which the stalled pass drops.
+    drop_job(job)
+    redis.call('LREM', q.active, -1, run.id)
+  else
+    redis.call('HSET', job, run.field, run.value, 'finishedOn', now, 'atm', atm, unpack(run.fields))
+    redis.call('ZADD', set, now, run.id)
+    redis.call('LREM', q.active, -1, run.id)
+    if run.failed and h[3] then redis.call('HDEL', job, 'defa') end
+  end
+  unlock(q, job, run.id, run.token)
+  emit_finish(q, run, atm)
+end
+
+-- Said once when the last job of a queue has ended.
+local function emit_drained(q)
+  if redis.call('LLEN', q.wait) == 0 and redis.call('LLEN', q.active) == 0
+    and redis.call('ZCARD', q.prioritized) == 0 then
+    emit(q, 'drained')
+  end
+end

@@ -1,0 +1,20 @@
+--- @include "drop"
+
+-- Forgets finished jobs beyond an age (s) or a number, oldest first, `most` at a time (T7, T9).
+-- The id leaves its set only after its keys are gone: a break in between leaves an id to trim again.
+local function trim_finished(q, set, keep, now, most)
+  local old = {}
+  if keep.age then
+    local bound = now - keep.age * 1000
+    old = redis.call('ZRANGEBYSCORE', set, '-inf', bound, 'LIMIT', 0, math.min(most, keep.limit or most))
+  end
+  if keep.count and keep.count >= 0 then
+    local surplus = redis.call('ZCARD', set) - keep.count
+    if surplus > #old then old = redis.call('ZRANGE', set, 0, math.min(surplus, most) - 1) end
+  end
+  for _, id in ipairs(old) do
+    drop_job(q.prefix .. id)
+    redis.call('ZREM', set, id)
+  end
+  return #old
+end

@@ -1,0 +1,42 @@
+#!lua flags=allow-oom
+--[[ reprocessJob-8: runs a finished job again.
+
+KEYS[1]  job     HASH
+KEYS[2]  events  STREAM
+KEYS[3]  target  ZSET    completed or failed
+KEYS[4]  wait    LIST
+KEYS[5]  meta    HASH
+KEYS[6]  paused  LIST    unused; part of the protocol's signature
+KEYS[7]  active  LIST
+KEYS[8]  marker  ZSET
+
+ARGV[1]  id      of the job
+ARGV[2]  side    LPUSH: runs last, RPUSH: runs next
+ARGV[3]  field   failedReason, returnvalue or result: what the end left
+ARGV[4]  target  completed or failed
+ARGV[5]  reset   1: attempts, stalls and a deferred failure start anew; `ats`, the fence, never falls (T6)
+
+Returns  1 done, -1 no such job, -3 not in that state
+Cost     O(log finished)
+Repeat   safe: answers -3
+]]
+--- @include "events"
+--- @include "marker"
+--- @include "meta"
+
+local q = { events = KEYS[2], wait = KEYS[4], meta = KEYS[5], active = KEYS[7], marker = KEYS[8] }
+local job, target, id, side = KEYS[1], KEYS[3], ARGV[1], ARGV[2]
+if side ~= 'LPUSH' and side ~= 'RPUSH' then return redis.error_reply('ERR EMQ side must be LPUSH or RPUSH') end
+local meta = read_meta(q)
+redis.call('LLEN', q.wait)
+redis.call('LLEN', q.active)
+if redis.call('HLEN', job) == 0 then return -1 end
+if not redis.call('ZSCORE', target, id) then return -3 end
+
+redis.call(side, q.wait, id)
+redis.call('ZREM', target, id)
+redis.call('HDEL', job, 'finishedOn', 'processedOn', 'err', ARGV[3])
+if ARGV[5] == '1' then redis.call('HDEL', job, 'atm', 'stc', 'defa') end
+if not is_closed(q, meta) then ring(q) end
+emit_trimming(q, meta, 'waiting', 'jobId', id, 'prev', ARGV[4])
+return 1

@@ -1,0 +1,286 @@
+"""What can be asked of a queue: each function returns a `Call`, data that either client can run.
+
+Nothing here talks to a server. The calls that a consumer makes for the jobs it runs are in `runs.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import msgpack
+
+from tasks_emq.core import replies
+from tasks_emq.core.job import JobData
+from tasks_emq.core.keys import QueueKeys
+from tasks_emq.core.scripts import Script, script
+from tasks_emq.core.states import STATE_KEYS, State
+
+R = TypeVar("R")
+Word: TypeAlias = "str | bytes | int | float"
+
+#: Jobs per addMany call, so that one script stays below 10 ms. Source: design T7
+ADD_BATCH = 250
+
+
+def pack(value: object) -> bytes:
+    """Control data for a script: Redis' decoder knows no bin type. Source: protocol §2.2"""
+    return bytes(msgpack.packb(value, use_bin_type=False))
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[R]):
+    """One script to run: keys, arguments and how to read the reply.
+
+    Args:
+        script: the script. keys: its KEYS. args: its ARGV. parse: turns the reply into a result or raises.
+        safe: whether it may be sent again when its reply was lost.
+    """
+
+    script: Script
+    keys: tuple[str, ...]
+    args: Sequence[Word]
+    parse: Callable[[Any], R]
+    safe: bool = True
+
+    @property
+    def words(self) -> tuple[Word, ...]:
+        """The command that runs the script by its SHA-1."""
+        return ("EVALSHA", self.script.sha, len(self.keys), *self.keys, *self.args)
+
+    @property
+    def words_in_full(self) -> tuple[Word, ...]:
+        """The command that sends the script's text along."""
+        return ("EVAL", self.script.text, len(self.keys), *self.keys, *self.args)
+
+
+@dataclass(frozen=True, slots=True)
+class Command(Generic[R]):
+    """One plain command, for what needs no script: reading the stream, asking the server about itself."""
+
+    words: tuple[Word, ...]
+    parse: Callable[[Any], R]
+    safe: bool = True
+
+
+Request: TypeAlias = "Call[R] | Command[R]"
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """One job to add.
+
+    Args:
+        id: wire id. name: task name. payload: codec bytes. field: `args` or `data`.
+        opts: wire options, protocol §2.2. delay_ms, priority: also in opts when set.
+        eta_ms: absolute due time, ms since the epoch by the server's clock; None for none.
+        nonce: makes a repeated add of a custom id recognisable; empty for ids that we made.
+        kept: whether the job stays for a while when it has ended.
+    """
+
+    id: str
+    name: str
+    payload: bytes
+    field: str
+    opts: Mapping[str, object]
+    delay_ms: int = 0
+    priority: int = 0
+    eta_ms: int | None = None
+    nonce: str = ""
+    kept: bool = True
+    parent_key: str | None = None
+
+
+_ADD_STANDARD = script("addStandardJob-9")
+_ADD_DELAYED = script("addDelayedJob-6")
+_ADD_PRIORITIZED = script("addPrioritizedJob-9")
+_ADD_MANY = script("addMany-10")
+
+
+def add_job(keys: QueueKeys, job: NewJob, *, timestamp_ms: int | None = None) -> Call[replies.Added]:
+    """Add one job to `wait`, `delayed` or `prioritized`, whichever its options ask for.
+
+    Args:
+        keys: the queue. job: what to add. timestamp_ms: creation time; None: the server's clock.
+
+    Returns:
+        A call that answers whether the job is new.
+
+    Raises:
+        ParentNotFound: when the call runs and `job.parent_key` does not exist.
+
+    Script: addStandardJob-9, addDelayedJob-6 or addPrioritizedJob-9
+    """
+    if job.eta_ms is not None or job.delay_ms > 0:
+        which = _ADD_DELAYED
+    elif job.priority > 0:
+        which = _ADD_PRIORITIZED
+    else:
+        which = _ADD_STANDARD
+    parent = job.parent_key
+    dependencies = None if parent is None else f"{parent}:dependencies"
+    parent_map = None if parent is None else dict(zip(("queueKey", "id"), parent.rsplit(":", 1), strict=True))
+    stamp = "" if timestamp_ms is None else timestamp_ms
+    head = [keys.prefix, job.id, job.name, stamp, parent, dependencies, parent_map, None, None, job.nonce]
+    args = (
+        pack(head),
+        job.payload,
+        pack(job.opts) if job.opts else b"\x80",
+        job.field,
+        "" if job.eta_ms is None else job.eta_ms,
+    )
+    return Call(which, keys.of(which), args, replies.added, safe=job.kept)
+
+
+def add_many(
+    keys: QueueKeys, jobs: Sequence[NewJob], *, timestamp_ms: int | None = None
+) -> Call[list[replies.Added]]:
+    """Add up to `ADD_BATCH` jobs that share their options and codec, in one script.
+
+    Script: addMany-10
+    """
+    first = jobs[0]
+    args: list[Word] = [
+        keys.prefix,
+        "" if timestamp_ms is None else timestamp_ms,
+        first.field,
+        pack(first.opts) if first.opts else b"\x80",
+    ]
+    for job in jobs:
+        args += (job.id, job.nonce, job.name, job.payload, "" if job.eta_ms is None else job.eta_ms)
+    ids = [job.id for job in jobs]
+    safe = all(job.kept for job in jobs)
+    return Call(_ADD_MANY, keys.of(_ADD_MANY), args, lambda codes: replies.added_many(ids, codes), safe=safe)
+
+
+_IS_FINISHED = script("isFinished-3")
+_STATE = script("getStateV2-8")
+_COUNTS = script("getCounts-1")
+_JOBS = script("getJobs-1")
+_REMOVE = script("removeJob-2")
+_REPROCESS = script("reprocessJob-8")
+_PROMOTE = script("promote-9")
+_PAUSE = script("pause-7")
+
+
+def is_finished(keys: QueueKeys, job_id: str) -> Call[replies.Ending | None]:
+    """How a job ended, or None while it has not.
+
+    Raises:
+        JobNotFound: when the call runs and there is no such job.
+
+    Script: isFinished-3
+    """
+    return Call(
+        _IS_FINISHED, keys.of(_IS_FINISHED, job_id), (job_id, 1), lambda reply: replies.ending(job_id, reply)
+    )
+
+
+def get_state(keys: QueueKeys, job_id: str) -> Call[State]:
+    """The key that a job's id stands in, as a state. Script: getStateV2-8"""
+    return Call(_STATE, keys.of(_STATE), (job_id,), replies.state)
+
+
+def get_counts(keys: QueueKeys, states: Sequence[State]) -> Call[dict[State, int]]:
+    """How many jobs are in each state; ids that another client left in `paused` count as waiting.
+
+    Script: getCounts-1
+    """
+    names = [STATE_KEYS[state][0] for state in states]
+    return Call(_COUNTS, keys.of(_COUNTS), (*names, "paused"), lambda reply: replies.counts(states, reply))
+
+
+def get_jobs(keys: QueueKeys, state: State, start: int, end: int, *, oldest_first: bool) -> Call[list[JobData]]:
+    """A page of the jobs of one state.
+
+    Args:
+        start, end: 0-based positions, both inclusive, at most 1000 apart.
+
+    Script: getJobs-1
+    """
+    args = (start, end, int(oldest_first), 5, STATE_KEYS[state][0])
+    return Call(_JOBS, keys.of(_JOBS), args, lambda reply: replies.page(reply, state))
+
+
+def get_job(keys: QueueKeys, job_id: str) -> Command[JobData | None]:
+    """A job's hash, or None when there is none."""
+    return Command(("HGETALL", keys.key(job_id)), lambda reply: replies.job_data(job_id, reply))
+
+
+def get_logs(keys: QueueKeys, job_id: str) -> Command[list[str]]:
+    """A job's log lines, oldest first."""
+    return Command(("LRANGE", keys.key(f"{job_id}:logs"), 0, -1), replies.texts)
+
+
+def remove_job(keys: QueueKeys, job_id: str) -> Call[None]:
+    """Delete a job that is not running.
+
+    Raises:
+        JobLocked: when the call runs and the job is active. SchedulerOwned: it is a schedule's pending iteration.
+
+    Script: removeJob-2
+    """
+    return Call(
+        _REMOVE, keys.of(_REMOVE, job_id), (job_id, 0, keys.prefix), lambda reply: replies.removed(job_id, reply)
+    )
+
+
+def reprocess_job(keys: QueueKeys, job_id: str, state: State, *, result_field: str) -> Call[None]:
+    """Run a finished job again, with its attempts reset.
+
+    Args:
+        state: `completed` or `failed`. result_field: what the codec stores results in.
+
+    Raises:
+        JobNotFound, JobNotInState: when the call runs.
+
+    Script: reprocessJob-8
+    """
+    field = "failedReason" if state == "failed" else result_field
+    return Call(
+        _REPROCESS,
+        keys.of(_REPROCESS, job_id, target=state),
+        (job_id, "LPUSH", field, state, 1),
+        lambda reply: replies.done(job_id, reply),
+    )
+
+
+def promote_job(keys: QueueKeys, job_id: str) -> Call[None]:
+    """Let a delayed job run now.
+
+    Raises:
+        JobNotFound, JobNotInState: when the call runs.
+
+    Script: promote-9
+    """
+    return Call(_PROMOTE, keys.of(_PROMOTE), (keys.prefix, job_id), lambda reply: replies.done(job_id, reply))
+
+
+def pause(keys: QueueKeys) -> Call[int]:
+    """Start no more jobs of this queue. Script: pause-7"""
+    return Call(_PAUSE, keys.of(_PAUSE, source="wait", destination="paused"), ("paused", 1), int)
+
+
+def resume(keys: QueueKeys, *, event: bool = True) -> Call[int]:
+    """Start jobs again; answers how many ids are left to merge from another client's `paused` list.
+
+    Script: pause-7
+    """
+    return Call(_PAUSE, keys.of(_PAUSE, source="paused", destination="wait"), ("resumed", int(event)), int)
+
+
+def is_paused(keys: QueueKeys) -> Command[bool]:
+    """Whether the queue is paused."""
+    return Command(("HEXISTS", keys.key("meta"), "paused"), bool)
+
+
+def last_event_id(keys: QueueKeys) -> Command[str]:
+    """The id of the newest event, `0-0` when there is none."""
+    return Command(("XREVRANGE", keys.key("events"), "+", "-", "COUNT", 1), replies.last_id)
+
+
+def read_events(keys: QueueKeys, after: str, *, block_ms: int, count: int) -> Command[list[replies.Event]]:
+    """Events after an id, waiting up to `block_ms` for the first."""
+    words = ("XREAD", "COUNT", count, "BLOCK", block_ms, "STREAMS", keys.key("events"), after)
+    return Command(words, replies.events)

@@ -1,0 +1,115 @@
+"""The asyncio client: the exchanges of `exchange.py`, awaited."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import redis
+import redis.asyncio
+
+from tasks_emq.core.calls import Call, Request
+from tasks_emq.errors import EmqError
+from tasks_emq.io.connect import Server
+from tasks_emq.io.exchange import LostReply, Patience, Send, Steps, exchange, exchange_atomically, packed
+
+R = TypeVar("R")
+
+
+class AsyncClient:
+    """Runs calls on one server, from the event loop that made it.
+
+    Args:
+        server: where. patience: how long a request may take, repeats included. name: shown in CLIENT LIST.
+
+    Raises:
+        BrokerError: from every method, when the server cannot be reached or refuses. OutcomeUnknown: a reply was
+            lost and asking again is not safe.
+    """
+
+    def __init__(self, server: Server, patience: Patience, *, name: str | None = None) -> None:
+        self.server = server
+        self.patience = patience
+        self._name = name
+        self._idle: deque[redis.asyncio.Connection] = deque()
+
+    async def run(self, request: Request[R]) -> R:
+        """Run one request."""
+        (answer,) = await self._drive(exchange((request,), self.server, self.patience))
+        if isinstance(answer, EmqError):
+            raise answer
+        result: R = answer
+        return result
+
+    async def run_each(self, requests: Sequence[Request[R]]) -> list[R | EmqError]:
+        """Run requests in one round trip; each answers a result or an error, in order."""
+        return await self._drive(exchange(requests, self.server, self.patience))
+
+    async def run_atomically(self, calls: Sequence[Call[R]]) -> list[R | EmqError]:
+        """Run calls in one MULTI."""
+        return await self._drive(exchange_atomically(calls, self.server, self.patience))
+
+    async def close(self) -> None:
+        """Close the idle connections; the client can still be used."""
+        while self._idle:
+            await self._idle.pop().disconnect()
+
+    async def _drive(self, steps: Steps) -> list[Any]:
+        value: Any = None
+        lost: LostReply | None = None
+        while True:
+            try:
+                step = steps.throw(lost) if lost else steps.send(value)
+            except StopIteration as done:
+                answers: list[Any] = done.value
+                return answers
+            value = lost = None
+            if isinstance(step, Send):
+                try:
+                    value = await self._send(step)
+                except LostReply as error:
+                    lost = error
+            else:
+                await asyncio.sleep(step.seconds)
+
+    async def _send(self, step: Send) -> list[Any]:
+        connection, replies, sent = None, [], False
+        try:
+            async with asyncio.timeout(step.within_s):
+                connection = await self._take()
+                sent = True
+                await connection.send_packed_command(packed(step.commands), False)
+                for _ in step.commands:
+                    try:
+                        replies.append(await connection.read_response(disable_decoding=True))
+                    except (redis.exceptions.ResponseError, redis.exceptions.BusyLoadingError) as error:
+                        replies.append(error)
+        except (redis.exceptions.RedisError, OSError) as error:
+            if connection:
+                await connection.disconnect(nowait=True)
+            raise LostReply(error, sent=sent, replies=replies) from error
+        except BaseException:
+            # Cancelled in the middle: the next user must not read our replies.
+            if connection:
+                await connection.disconnect(nowait=True)
+            raise
+        self._idle.append(connection)
+        return replies
+
+    async def _take(self) -> redis.asyncio.Connection:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_connected and not _at_end(connection):
+                return connection
+            await connection.disconnect(nowait=True)
+        connection = self.server.async_connection(name=self._name)
+        await connection.connect()
+        return connection
+
+
+def _at_end(connection: redis.asyncio.Connection) -> bool:
+    """Whether the loop has seen the server close this idle connection."""
+    reader = getattr(connection, "_reader", None)
+    return reader is None or bool(reader.at_eof())

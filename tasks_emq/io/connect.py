@@ -1,0 +1,155 @@
+"""Where the server is, and how redis-py's connections to it are made.
+
+Every setting is written down here: redis-py's own defaults change from version to version, and its retries
+would run a script again whose reply was lost.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import redis
+import redis.asyncio
+from redis.asyncio.connection import parse_url as parse_async_url
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
+from redis.connection import parse_url
+from redis.retry import Retry
+
+from tasks_emq.errors import BrokerError, ConfigError, QueueFull
+from tasks_emq.io import embedded
+
+#: Schemes that this version reaches.
+SCHEMES = ("redis", "rediss", "unix", "embedded")
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server and how to connect to it.
+
+    Args:
+        url: as it was given. shown: the same with the password hidden, for messages.
+        connect_timeout_s: for one attempt to connect.
+    """
+
+    url: str
+    shown: str
+    connect_timeout_s: float
+
+    @classmethod
+    def of(cls, url: str, *, connect_timeout_s: float = 1.0) -> Server:
+        """Check a URL; nothing is connected or started yet.
+
+        Raises:
+            ConfigError: the scheme or a part of it is not understood.
+        """
+        scheme = url.partition(":")[0]
+        if scheme not in SCHEMES:
+            raise ConfigError(f"URL {hide_password(url)!r}: the scheme must be one of {', '.join(SCHEMES)}")
+        try:
+            if scheme == "embedded":
+                embedded.parse(url)
+            else:
+                parse_url(url)
+        except (ValueError, TypeError) as error:
+            raise ConfigError(f"URL {hide_password(url)!r}: {error}") from None
+        return cls(url, hide_password(url), connect_timeout_s)
+
+    def connection(self, *, name: str | None = None, read_timeout_s: float | None) -> redis.Connection:
+        """A new connection, not yet connected."""
+        kind, settings = self._settings(parse_url, redis.Connection, name)
+        settings |= {"retry": Retry(NoBackoff(), 0), "socket_timeout": read_timeout_s}
+        made: redis.Connection = kind(**settings)
+        return made
+
+    def async_connection(self, *, name: str | None = None) -> redis.asyncio.Connection:
+        """The same for asyncio; its caller bounds the time of each exchange."""
+        kind, settings = self._settings(parse_async_url, redis.asyncio.Connection, name)
+        settings |= {"retry": AsyncRetry(NoBackoff(), 0), "socket_timeout": None}
+        made: redis.asyncio.Connection = kind(**settings)
+        return made
+
+    def _settings(self, parse: Any, plain: Any, name: str | None) -> tuple[Any, dict[str, Any]]:
+        url = self.url
+        if url.startswith("embedded:"):
+            directory, ephemeral = embedded.parse(url)
+            url = f"unix://{embedded.ensure(Path(directory), ephemeral=ephemeral).socket}"
+        settings = dict(parse(url))
+        kind = settings.pop("connection_class", plain)
+        settings.pop("max_connections", None)
+        settings |= {
+            "protocol": 2,
+            "socket_connect_timeout": self.connect_timeout_s,
+            "retry_on_timeout": False,
+            "health_check_interval": 0,
+            "client_name": name,
+            "decode_responses": False,
+        }
+        # One round trip less per connection; the setting's name changed with redis-py 7.
+        known = inspect.signature(redis.connection.AbstractConnection.__init__).parameters
+        settings |= {"driver_info": None} if "driver_info" in known else {"lib_name": None, "lib_version": None}
+        if "maint_notifications_config" in known:
+            settings["maint_notifications_config"] = None
+        return kind, settings
+
+
+def hide_password(url: str) -> str:
+    """The URL as it may be shown.
+
+    >>> hide_password("redis://me:secret@host:6379/0")
+    'redis://me:***@host:6379/0'
+    """
+    try:
+        parts = urlsplit(url)
+        password = parts.password
+    except ValueError:
+        return url.partition("://")[0] + "://***"
+    query = "&".join(
+        pair if not pair.lower().startswith("password=") else "password=***" for pair in parts.query.split("&")
+    )
+    netloc = parts.netloc
+    if password is not None:
+        account, _, host = netloc.rpartition("@")
+        netloc = f"{account.partition(':')[0]}:***@{host}"
+    shown = urlunsplit((parts.scheme, netloc, parts.path, query, ""))
+    # urlunsplit drops an empty authority, which `embedded://` and `unix:///path` need.
+    return shown if "://" in shown else shown.replace(":", "://", 1)
+
+
+#: Server errors after which the same request may succeed: nothing was executed. Source: reliability F41, F42
+TRANSIENT: tuple[type[Exception], ...] = (
+    redis.exceptions.BusyLoadingError,
+    redis.exceptions.ReadOnlyError,
+    redis.exceptions.TryAgainError,
+    redis.exceptions.ClusterDownError,
+    redis.exceptions.MasterDownError,
+)
+_TRANSIENT_WORDS = ("BUSY ", "LOADING ", "MASTERDOWN ", "READONLY ", "TRYAGAIN ", "CLUSTERDOWN ")
+
+
+def is_transient(error: Exception) -> bool:
+    """Whether the server refused for a reason that passes."""
+    return isinstance(error, TRANSIENT) or str(error).startswith(_TRANSIENT_WORDS)
+
+
+def refused(error: Exception, shown: str) -> BrokerError:
+    """What a user sees when the server answered with an error."""
+    text = str(error)
+    if isinstance(error, redis.exceptions.OutOfMemoryError) or "OOM command not allowed" in text:
+        found: BrokerError = QueueFull(f"{shown} is at its memory limit and refused the job; nothing was stored")
+    elif isinstance(error, (redis.exceptions.AuthenticationError, redis.exceptions.NoPermissionError)):
+        found = BrokerError(f"{shown} refused this user: {text}")
+    else:
+        found = BrokerError(f"{shown} answered with an error: {text}")
+    found.__cause__ = error
+    return found
+
+
+def environment_url(environ: Mapping[str, str]) -> str | None:
+    """The URL that the environment names: `EMQ_URL`, then `REDIS_URL`."""
+    return environ.get("EMQ_URL") or environ.get("REDIS_URL") or None
