@@ -1,1 +1,79 @@
-"""Tasks on Redis or Valkey that are never lost."""
+"""Tasks on Redis or Valkey that are never lost: a job's state is the key its id lives in."""
+
+from tasks_emq.app import App, default_app, task
+from tasks_emq.context import JobContext, current_job
+from tasks_emq.core.job import JobData
+from tasks_emq.core.runs import Retention
+from tasks_emq.errors import (
+    BrokerError,
+    CannotSerialize,
+    ConfigError,
+    DuplicateTask,
+    EmqError,
+    GiveUp,
+    JobCancelled,
+    JobError,
+    JobExists,
+    JobFailed,
+    JobLocked,
+    JobNotFound,
+    JobNotInState,
+    JobTimeout,
+    NotReplicated,
+    OutcomeUnknown,
+    PayloadError,
+    PayloadTooLarge,
+    QueueFull,
+    RateLimited,
+    RegistryError,
+    Reschedule,
+    Retry,
+    StaleLease,
+    TaskTimeout,
+    UnknownTask,
+)
+from tasks_emq.job import Job
+from tasks_emq.queue import AsyncQueue, Queue
+from tasks_emq.task import Task
+from tasks_emq.version import __version__
+
+__all__ = [
+    "App",
+    "AsyncQueue",
+    "BrokerError",
+    "CannotSerialize",
+    "ConfigError",
+    "DuplicateTask",
+    "EmqError",
+    "GiveUp",
+    "Job",
+    "JobCancelled",
+    "JobContext",
+    "JobData",
+    "JobError",
+    "JobExists",
+    "JobFailed",
+    "JobLocked",
+    "JobNotFound",
+    "JobNotInState",
+    "JobTimeout",
+    "NotReplicated",
+    "OutcomeUnknown",
+    "PayloadError",
+    "PayloadTooLarge",
+    "Queue",
+    "QueueFull",
+    "RateLimited",
+    "RegistryError",
+    "Reschedule",
+    "Retention",
+    "Retry",
+    "StaleLease",
+    "Task",
+    "TaskTimeout",
+    "UnknownTask",
+    "__version__",
+    "current_job",
+    "default_app",
+    "task",
+]

@@ -90,7 +90,16 @@ class CannotSerialize(PayloadError, TypeError):
 
 
 class BrokerError(EmqError):
-    """The server cannot be reached, or it refuses what was asked."""
+    """The server cannot be reached, or it refuses what was asked.
+
+    A bulk add that was cut off fills `jobs` with those that are in the queue, and `unknown` with the ids of those
+    that may be there or not; the rest were not added.
+    """
+
+    jobs: Sequence[object] = ()
+    unknown: Sequence[str] = ()
+    #: True when the server answered, with an error: asking again will not help by itself.
+    reached: bool = False
 
 
 class OutcomeUnknown(BrokerError):
@@ -202,15 +211,6 @@ class IterationExists(JobRefused):
 
 class NoFreeSlot(JobRefused):
     """No free slot was found for the next iteration of an interval."""
-
-
-class PartlyAdded(OutcomeUnknown):
-    """A bulk add was cut off: `jobs` are in the queue, `unknown` may or may not be."""
-
-    def __init__(self, message: str, *, jobs: Sequence[object], unknown: Sequence[str]) -> None:
-        super().__init__(message)
-        self.jobs = jobs
-        self.unknown = unknown
 
 
 class TaskTimeout(TimeoutError):

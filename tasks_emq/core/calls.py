@@ -5,7 +5,7 @@ Nothing here talks to a server. The calls that a consumer makes for the jobs it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -66,6 +66,9 @@ class Command(Generic[R]):
 
 Request: TypeAlias = "Call[R] | Command[R]"
 
+#: Requests of which a later one depends on an earlier reply; each client drives it in its own colour.
+Flow: TypeAlias = Generator["Request[Any]", Any, R]
+
 
 @dataclass(frozen=True, slots=True)
 class NewJob:
@@ -77,6 +80,7 @@ class NewJob:
         eta_ms: absolute due time, ms since the epoch by the server's clock; None for none.
         nonce: makes a repeated add of a custom id recognisable; empty for ids that we made.
         kept: whether the job stays for a while when it has ended.
+        rerun: start a job of this id that has ended anew, with these arguments.
     """
 
     id: str
@@ -90,6 +94,7 @@ class NewJob:
     nonce: str = ""
     kept: bool = True
     parent_key: str | None = None
+    rerun: bool = False
 
 
 _ADD_STANDARD = script("addStandardJob-9")
@@ -122,7 +127,7 @@ def add_job(keys: QueueKeys, job: NewJob, *, timestamp_ms: int | None = None) ->
     dependencies = None if parent is None else f"{parent}:dependencies"
     parent_map = None if parent is None else dict(zip(("queueKey", "id"), parent.rsplit(":", 1), strict=True))
     stamp = "" if timestamp_ms is None else timestamp_ms
-    head = [keys.prefix, job.id, job.name, stamp, parent, dependencies, parent_map, None, None, job.nonce]
+    head = [keys.prefix, job.id, job.name, stamp, parent, dependencies, parent_map, None, None, job.nonce, job.rerun]
     args = (
         pack(head),
         job.payload,

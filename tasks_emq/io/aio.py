@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import redis
 import redis.asyncio
 
-from tasks_emq.core.calls import Call, Request
+from tasks_emq.core.calls import Call, Flow, Request
 from tasks_emq.errors import EmqError
 from tasks_emq.io.connect import Server
 from tasks_emq.io.exchange import LostReply, Patience, Send, Steps, exchange, exchange_atomically, packed
@@ -42,6 +43,22 @@ class AsyncClient:
             raise answer
         result: R = answer
         return result
+
+    async def drive(self, flow: Flow[R]) -> R:
+        """Run a flow's requests one after the other; an error is raised inside the flow."""
+        value: Any = None
+        error: EmqError | None = None
+        while True:
+            try:
+                request = flow.throw(error) if error else flow.send(value)
+            except StopIteration as done:
+                result: R = done.value
+                return result
+            error = None
+            try:
+                value = await self.run(request)
+            except EmqError as raised:
+                error = raised
 
     async def run_each(self, requests: Sequence[Request[R]]) -> list[R | EmqError]:
         """Run requests in one round trip; each answers a result or an error, in order."""
@@ -104,8 +121,13 @@ class AsyncClient:
             if connection.is_connected and not _at_end(connection):
                 return connection
             await connection.disconnect(nowait=True)
-        connection = self.server.async_connection(name=self._name)
+        connection = self.server.async_connection()
         await connection.connect()
+        if self._name:
+            # Hosts that forbid CLIENT only lose the name.
+            with suppress(redis.exceptions.ResponseError):
+                await connection.send_command("CLIENT", "SETNAME", self._name)
+                await connection.read_response()
         return connection
 
 

@@ -60,21 +60,21 @@ class Server:
             raise ConfigError(f"URL {hide_password(url)!r}: {error}") from None
         return cls(url, hide_password(url), connect_timeout_s)
 
-    def connection(self, *, name: str | None = None, read_timeout_s: float | None) -> redis.Connection:
+    def connection(self, *, read_timeout_s: float | None) -> redis.Connection:
         """A new connection, not yet connected."""
-        kind, settings = self._settings(parse_url, redis.Connection, name)
+        kind, settings = self._settings(parse_url, redis.Connection)
         settings |= {"retry": Retry(NoBackoff(), 0), "socket_timeout": read_timeout_s}
         made: redis.Connection = kind(**settings)
         return made
 
-    def async_connection(self, *, name: str | None = None) -> redis.asyncio.Connection:
+    def async_connection(self) -> redis.asyncio.Connection:
         """The same for asyncio; its caller bounds the time of each exchange."""
-        kind, settings = self._settings(parse_async_url, redis.asyncio.Connection, name)
+        kind, settings = self._settings(parse_async_url, redis.asyncio.Connection)
         settings |= {"retry": AsyncRetry(NoBackoff(), 0), "socket_timeout": None}
         made: redis.asyncio.Connection = kind(**settings)
         return made
 
-    def _settings(self, parse: Any, plain: Any, name: str | None) -> tuple[Any, dict[str, Any]]:
+    def _settings(self, parse: Any, plain: Any) -> tuple[Any, dict[str, Any]]:
         url = self.url
         if url.startswith("embedded:"):
             directory, ephemeral = embedded.parse(url)
@@ -87,7 +87,6 @@ class Server:
             "socket_connect_timeout": self.connect_timeout_s,
             "retry_on_timeout": False,
             "health_check_interval": 0,
-            "client_name": name,
             "decode_responses": False,
         }
         # One round trip less per connection; the setting's name changed with redis-py 7.
@@ -147,6 +146,7 @@ def refused(error: Exception, shown: str) -> BrokerError:
     else:
         found = BrokerError(f"{shown} answered with an error: {text}")
     found.__cause__ = error
+    found.reached = True
     return found
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from time import monotonic, sleep
 from typing import Any, TypeVar
 
 import redis
 
-from tasks_emq.core.calls import Call, Request
+from tasks_emq.core.calls import Call, Flow, Request
 from tasks_emq.errors import EmqError
 from tasks_emq.io.connect import Server
 from tasks_emq.io.exchange import LostReply, Patience, Send, Steps, exchange, exchange_atomically, packed
@@ -46,6 +47,22 @@ class Client:
             raise answer
         result: R = answer
         return result
+
+    def drive(self, flow: Flow[R]) -> R:
+        """Run a flow's requests one after the other; an error is raised inside the flow."""
+        value: Any = None
+        error: EmqError | None = None
+        while True:
+            try:
+                request = flow.throw(error) if error else flow.send(value)
+            except StopIteration as done:
+                result: R = done.value
+                return result
+            error = None
+            try:
+                value = self.run(request)
+            except EmqError as raised:
+                error = raised
 
     def run_each(self, requests: Sequence[Request[R]]) -> list[R | EmqError]:
         """Run requests in one round trip; each answers a result or an error, in order."""
@@ -115,8 +132,13 @@ class Client:
                 return connection
             connection.disconnect()
         except IndexError:
-            connection = self.server.connection(name=self._name, read_timeout_s=self.patience.total_s)
+            connection = self.server.connection(read_timeout_s=self.patience.total_s)
         connection.connect()
+        if self._name:
+            # Hosts that forbid CLIENT only lose the name.
+            with suppress(redis.exceptions.ResponseError):
+                connection.send_command("CLIENT", "SETNAME", self._name)
+                connection.read_response()
         return connection
 
 

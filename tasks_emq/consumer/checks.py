@@ -1,0 +1,104 @@
+"""What is checked before a consumer starts: one clear line each."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+from tasks_emq.core.calls import Command
+from tasks_emq.core.keys import QueueKeys
+from tasks_emq.core.replies import texts
+from tasks_emq.errors import BrokerError, ConfigError
+from tasks_emq.io.aio import AsyncClient
+from tasks_emq.version import __version__
+
+log = logging.getLogger("tasks_emq.consumer")
+
+#: Source: design T3
+REDIS_FLOOR: Final = (7, 0)
+VALKEY_FLOOR: Final = (7, 2)
+
+#: Commands that the scripts and the consumer run, each with arguments that fit. `{k}` stands for a key.
+_NEEDED: Final = (
+    "EVALSHA 0000000000000000000000000000000000000000 1 {k}", "BZPOPMIN {k} 1", "HMGET {k} f", "HGETALL {k}",
+    "HSET {k} f v", "HDEL {k} f", "HGET {k} f", "HINCRBY {k} f 1", "HLEN {k}", "EXISTS {k}", "DEL {k}",
+    "SET {k} v PX 1", "GET {k}", "PEXPIRE {k} 1", "PTTL {k}", "INCR {k}", "INCRBY {k} 1", "LPUSH {k} v",
+    "RPUSH {k} v", "RPOP {k}", "LINDEX {k} 0", "LLEN {k}", "LPOS {k} v", "LRANGE {k} 0 1", "LREM {k} 1 v",
+    "LTRIM {k} 0 1", "LMOVE {k} {k} RIGHT LEFT", "ZADD {k} 1 v", "ZREM {k} v", "ZCARD {k}", "ZSCORE {k} v",
+    "ZRANGE {k} 0 1", "ZREVRANGE {k} 0 1", "ZRANGEBYSCORE {k} 0 1", "ZREVRANGEBYSCORE {k} 1 0", "SADD {k} v",
+    "SREM {k} v", "SCARD {k}", "XADD {k} * f v", "XTRIM {k} MAXLEN 1", "TIME",
+)  # fmt: skip
+
+
+async def check_server(client: AsyncClient, keys: QueueKeys) -> None:
+    """Check the server's version, its eviction policy and this user's rights.
+
+    What the user may not ask becomes one line in the log, not a refusal.
+
+    Raises:
+        ConfigError: the server cannot be used safely; the message says what to change.
+        BrokerError: it cannot be reached.
+
+    Source: design §8, reliability §6 rule 17
+    """
+    info: dict[str, str] = await client.run(Command(("INFO",), _info))
+    _check_version(info, client.server.shown)
+    await _check_policy(client, info)
+    await _check_rights(client, keys)
+    await client.run(Command(("HSETNX", keys.key("meta"), "version", f"tasks_emq:{__version__}"), int))
+
+
+def _info(reply: bytes) -> dict[str, str]:
+    lines = reply.decode("utf-8", "replace").splitlines()
+    return dict(line.split(":", 1) for line in lines if ":" in line and not line.startswith("#"))
+
+
+def _check_version(info: dict[str, str], shown: str) -> None:
+    name, floor = ("valkey", VALKEY_FLOOR) if "valkey_version" in info else ("redis", REDIS_FLOOR)
+    version = info.get(f"{name}_version", "")
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
+    if numbers < floor:
+        wanted = f"Redis {REDIS_FLOOR[0]}.{REDIS_FLOOR[1]} or Valkey {VALKEY_FLOOR[0]}.{VALKEY_FLOOR[1]}"
+        raise ConfigError(f"{shown} is {name} {version or 'of an unknown version'}; {wanted} or newer is needed")
+
+
+async def _check_policy(client: AsyncClient, info: dict[str, str]) -> None:
+    policy, limit = info.get("maxmemory_policy", "noeviction"), info.get("maxmemory", "0")
+    if policy == "noeviction":
+        return
+    fix = "set `maxmemory-policy noeviction`, or a full server will delete jobs"
+    if limit != "0":
+        raise ConfigError(f"{client.server.shown} has maxmemory {limit} and maxmemory-policy {policy}: {fix}")
+    log.warning("%s has maxmemory-policy %s and no limit yet: %s", client.server.shown, policy, fix)
+
+
+async def _check_rights(client: AsyncClient, keys: QueueKeys) -> None:
+    """A right that is missing must not be found in the middle of a script, whose earlier writes would stay."""
+    try:
+        user = await client.run(Command(("ACL", "WHOAMI"), _text))
+        wanted = [tuple(word.format(k=keys.key("wait")) for word in line.split()) for line in _NEEDED]
+        dry_runs = [Command(("ACL", "DRYRUN", user, *words), _text) for words in wanted]
+        answers = await client.run_each(dry_runs)
+    except BrokerError as error:
+        if not error.reached:
+            raise
+        log.info("this user may not ask for its own rights (ACL WHOAMI, ACL DRYRUN); they are not checked")
+        return
+    refused = {}
+    for words, answer in zip(wanted, answers, strict=True):
+        if isinstance(answer, BrokerError):
+            if not answer.reached:
+                raise answer
+            log.info("this user may not ask for its own rights (ACL DRYRUN); they are not checked")
+            return
+        if answer != "OK":
+            refused[words[0]] = answer
+    if refused:
+        raise ConfigError(
+            f"user {user!r} of {client.server.shown} may not run {', '.join(refused)} on {keys.prefix}*: "
+            f"give it these commands and the keys ~{keys.prefix}*"
+        )
+
+
+def _text(reply: Any) -> str:
+    return texts([reply])[0]

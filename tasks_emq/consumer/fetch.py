@@ -1,0 +1,344 @@
+"""A lane: one queue's loop of writing ends, fetching, starting and parking."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
+
+from tasks_emq.app import client_name
+from tasks_emq.consumer.finish import Pending, plan, written
+from tasks_emq.consumer.outcome import Abandon, Outcome, Running
+from tasks_emq.consumer.pool import Pool
+from tasks_emq.consumer.run import Runner
+from tasks_emq.consumer.settings import QueueShare, Settings
+from tasks_emq.consumer.slots import Slots
+from tasks_emq.core import runs
+from tasks_emq.core.calls import Command
+from tasks_emq.core.job import number
+from tasks_emq.core.replies import CODES, Fetched, TakenJob
+from tasks_emq.core.runs import FINISH_BATCH, Take
+from tasks_emq.errors import BrokerError, EmqError, FailedChildren, PendingChildren
+from tasks_emq.io.aio import AsyncClient
+from tasks_emq.io.exchange import Patience
+
+if TYPE_CHECKING:
+    from tasks_emq.app import App
+
+log = logging.getLogger("tasks_emq.consumer")
+
+#: When to look for what a lost fetch took: it may still be on its way to the server. Source: design T5
+_RECLAIM_AT_S: Final = (0.0, 1.0, 5.0, 15.0)
+#: A reply that takes longer is taken for lost.
+_REPLY_S: Final = 10.0
+_LIMIT_S: Final = 30.0
+
+
+class Lane:
+    """Serves one queue.
+
+    `drive` has at most one write under way: outcomes that gather meanwhile go out together in the next, which also
+    fetches for every slot that is free. `park` sleeps on the marker while the queue is empty.
+
+    Args:
+        app, share, settings: what and how. slots: shared with the other lanes. pool: threads.
+        token_prefix: of this consumer alone. woken: called when slots changed, so that other lanes can claim.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        share: QueueShare,
+        settings: Settings,
+        slots: Slots,
+        pool: Pool,
+        *,
+        token_prefix: str,
+        woken: Callable[[], None],
+    ) -> None:
+        self.share = share
+        self.keys = app.keys(share.name)
+        self.running: dict[tuple[str, int], Running] = {}
+        self.idle_since: float | None = None
+        self.trouble: str | None = None
+        self._settings = settings
+        self._retention = app.retention(share.name)
+        self._runner = Runner(app, share.name, settings)
+        self._slots = slots
+        self._claimant = slots.join(share)
+        self._pool = pool
+        self._client = AsyncClient(app.server, Patience(_REPLY_S, once=True))
+        parking = f"{client_name(self.keys)}:w:{settings.name}"
+        self._parking = AsyncClient(app.server, Patience(_REPLY_S, once=True), name=parking)
+        self._token_prefix = token_prefix
+        self._tokens = 0
+        self._pending: deque[Pending] = deque()
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._woken = woken
+        self._loop = asyncio.get_running_loop()
+        self._park_s = settings.park
+        self._limited_until = 0.0
+        self._reclaims: set[asyncio.Task[None]] = set()
+        self.fetching = True
+        self.closed = False
+
+    def feed(self) -> None:
+        """The queue may have work: fetch."""
+        self._slots.set_hungry(self._claimant, True)
+        self._idle.clear()
+        self.idle_since = None
+        self._wake.set()
+
+    def wake(self) -> None:
+        """Something changed: look again."""
+        self._wake.set()
+
+    @property
+    def settled(self) -> bool:
+        """Nothing runs and nothing is left to write."""
+        return not self.running and not self._pending and not self._reclaims
+
+    def is_done(self, seconds: float) -> bool:
+        """Whether the queue has been empty for so long and nothing runs here."""
+        return self.settled and self.idle_since is not None and monotonic() - self.idle_since >= seconds
+
+    async def drive(self) -> None:
+        """Write, fetch and start until `closed` and settled."""
+        self.feed()
+        while not (self.closed and self.settled):
+            take = self._take()
+            batch = [self._pending.popleft() for _ in range(min(len(self._pending), FINISH_BATCH))]
+            if batch or take:
+                await self._write(batch, take)
+                continue
+            self._wake.clear()
+            await self._wake.wait()
+
+    def _take(self) -> Take | None:
+        """Claim slots for a fetch: when the queue may have work, and along with every end."""
+        if not self.fetching or not (self._claimant.hungry or self._pending) or monotonic() < self._limited_until:
+            return None
+        count = self._slots.claim(self._claimant, FINISH_BATCH)
+        if not count:
+            return None
+        self._tokens += 1
+        token = f"{self._token_prefix}{self._tokens}"
+        return Take(token, count, self._settings.lock_ms, self._settings.name)
+
+    async def _write(self, batch: list[Pending], take: Take | None) -> None:
+        commit = plan(self.keys, batch, take, self._retention)
+        answers = await self._client.run_each(commit.calls)
+        fetched: Fetched | None = None
+        lost: list[Pending] = []
+        problem: EmqError | None = None
+        for carried, answer in zip(commit.carried, answers, strict=True):
+            if isinstance(answer, EmqError):
+                problem = answer
+                lost += carried
+                continue
+            result = written(answer)
+            fetched = result.fetched or fetched
+            for item, code in zip(carried, result.codes, strict=False):
+                self._settle(item, code)
+        if take and fetched is None:
+            self._slots.unclaim(take.count)
+            if not (isinstance(problem, BrokerError) and problem.reached):
+                self._find_again(take.token)
+        if fetched is not None and take:
+            self._start_all(fetched, take)
+        if problem:
+            await self._after_trouble(problem, lost)
+        elif self.trouble:
+            log.info("queue %s: the server is back", self.share.name)
+            self.trouble = None
+
+    async def _after_trouble(self, problem: EmqError, lost: list[Pending]) -> None:
+        """Keep what could not be written and wait a moment; said once, not at each try."""
+        if self.trouble is None:
+            log.warning("queue %s: %s; trying again until it works", self.share.name, problem)
+            self.trouble = str(problem)
+        # Ends go first and without a fetch: they are safe to send again, the scripts know them (T5).
+        self._pending.extendleft(replace(item, resent=True) for item in reversed(lost))
+        await asyncio.sleep(random.uniform(0.05, 0.5))
+
+    def _settle(self, item: Pending, code: int) -> None:
+        run = item.run
+        if code in (-4, -9):
+            kind = PendingChildren if code == -4 else FailedChildren
+            error = kind(CODES[code][1], job_id=run.context.id, code=code)
+            again = run.failed(error, "children") if code == -9 else self._runner.raised(run, error)
+            self._pending.append(Pending(run, again))
+            return
+        if code < 0:
+            # After a lost reply a refusal says that the first write did it, or that the job has gone on since.
+            level = logging.DEBUG if item.resent else logging.WARNING
+            log.log(level, "job %s: this run's end was refused: %s", run.context.id, CODES[code][1])
+        self.running.pop((run.taken.id, run.taken.ats), None)
+
+    def _start_all(self, fetched: Fetched, take: Take) -> None:
+        missing = take.count - len(fetched.jobs)
+        if missing:
+            self._slots.unclaim(missing)
+        for job_id in fetched.dropped:
+            log.warning("queue %s: id %r stood in the queue without a job; dropped", self.share.name, job_id)
+        if fetched.limited_ms:
+            pause = min(fetched.limited_ms / 1000, _LIMIT_S)
+            self._limited_until = monotonic() + pause
+            self._slots.set_hungry(self._claimant, False)
+            self._loop.call_later(pause, self.feed)
+        elif missing and not fetched.dropped:
+            self._rest(fetched)
+        for taken in fetched.jobs:
+            self._start(taken, fetched.now_ms)
+        self._woken()
+
+    def _rest(self, fetched: Fetched) -> None:
+        """The queue is empty: park until the marker, the next due time or the longest sleep."""
+        self._park_s = self._settings.park
+        if fetched.due_ms:
+            self._park_s = min(10.0, max(0.001, (fetched.due_ms - fetched.now_ms) / 1000))
+        self._slots.set_hungry(self._claimant, False)
+        self.idle_since = self.idle_since or monotonic()
+        self._idle.set()
+
+    def _start(self, taken: TakenJob, now_ms: int) -> None:
+        run, outcome = self._runner.prepare(taken, now_ms)
+        self.running[taken.id, taken.ats] = run
+        if outcome is not None or not run.in_thread:
+            self._slots.thread_not_needed()
+        if outcome is not None:
+            self._done(run, outcome)
+        elif run.in_thread:
+            if run.task and run.task.timeout is not None:
+                self._loop.call_later(run.task.timeout, self._overrun, run)
+            self._pool.submit(self._runner.run_function, self._runner.raised, run, self._done)
+        else:
+            run.handle = self._loop.create_task(self._runner.run_coroutine(run, self._done))
+
+    def _overrun(self, run: Running) -> None:
+        if self._pool.interrupt(run):
+            run.context.cancelled = True
+            log.warning(
+                "job %s has run longer than its timeout; its thread is interrupted, which a call into C delays",
+                run.context.id,
+            )
+
+    def _done(self, run: Running, outcome: Outcome) -> None:
+        self._slots.run_ended(in_thread=run.in_thread)
+        run.handle = None
+        if not isinstance(outcome, Abandon):
+            run.ended = True
+            self._pending.append(Pending(run, outcome))
+        elif not run.stopping:
+            self.running.pop((run.taken.id, run.taken.ats), None)
+        self._wake.set()
+        self._woken()
+
+    def lose(self, job_id: str, ats: int) -> None:
+        """The lock of a run is lost: tell its task, whose writes the scripts refuse from now on."""
+        run = self.running.get((job_id, ats))
+        if run is None or run.context.cancelled:
+            return
+        log.warning("job %s: its lock is lost, the run is cancelled; another consumer may run it", run.context.id)
+        run.context.cancelled = True
+        if run.handle:
+            run.handle.cancel()
+
+    def _find_again(self, token: str) -> None:
+        task = self._loop.create_task(self._reclaim(token))
+        self._reclaims.add(task)
+        task.add_done_callback(self._reclaims.discard)
+        task.add_done_callback(lambda _: self._wake.set())
+
+    async def _reclaim(self, token: str) -> None:
+        """Run what a fetch took whose reply was lost, with no attempt charged."""
+        began = monotonic()
+        for at in _RECLAIM_AT_S:
+            if self.closed and at > 0:
+                return
+            await asyncio.sleep(max(0.0, began + at - monotonic()))
+            cursor = 0
+            while True:
+                try:
+                    found = await self._client.run(runs.reclaim(self.keys, token, self._settings.lock_ms, cursor))
+                except EmqError:
+                    if monotonic() - began > self._settings.lock * 2:
+                        return  # what it took has been recovered by a stalled pass
+                    await asyncio.sleep(random.uniform(0.05, 0.3))
+                    continue
+                for taken in found.jobs:
+                    if (taken.id, taken.ats) not in self.running:
+                        log.info("job %s was taken by a fetch whose reply was lost; it runs now", taken.id)
+                        self._slots.claim_one()
+                        self._start(taken, number(taken.fields, b"processedOn"))
+                cursor = found.cursor
+                if cursor == 0:
+                    break
+
+    async def park(self) -> None:
+        """Sleep on the marker while the queue is empty; every return is followed by one fetch (T8)."""
+        while self.fetching:
+            await self._idle.wait()
+            if self._slots.available <= 0:
+                # Whoever has no free slot must not take the marker away from those who have.
+                await asyncio.sleep(0.05)
+                continue
+            timeout = f"{max(self._park_s, 0.002):.3f}"
+            self._parking.patience = Patience(self._park_s + 2.0, once=True)
+            marker = self.keys.key("marker")
+            try:
+                popped = await self._parking.run(Command(("BZPOPMIN", marker, timeout), _popped))
+                if popped and self._slots.available <= 0:
+                    await self._client.run(Command(("ZADD", marker, 0, "0"), int))
+            except BrokerError as error:
+                log.debug("queue %s: park: %s", self.share.name, error)
+                await asyncio.sleep(random.uniform(0.05, 0.3))
+            self.feed()
+
+    def stop_fetching(self) -> None:
+        """Take no more jobs."""
+        self.fetching = False
+        self._slots.set_hungry(self._claimant, False)
+        self._wake.set()
+
+    def close(self) -> None:
+        """Let `drive` end once everything is written."""
+        self.closed = True
+        self._wake.set()
+
+    def cancel_coroutines(self) -> None:
+        """Stop the coroutines that still run; they are handed back."""
+        for run in self.running.values():
+            if run.handle and not run.ended:
+                run.stopping = run.context.cancelled = True
+                run.handle.cancel()
+
+    def unfinished(self, *, coroutines: bool = False) -> list[Running]:
+        """Runs without an outcome; `coroutines`: only those that are still on the loop."""
+        return [run for run in self.running.values() if not run.ended and (run.handle or not coroutines)]
+
+    async def hand_back(self, given: list[Running]) -> None:
+        """Put unfinished jobs back to the head, so that the oldest is the next to run."""
+        newest_first = [run.hand_back() for run in sorted(given, key=lambda run: run.started, reverse=True)]
+        for run in given:
+            run.stopping = run.context.cancelled = True
+        requests = [runs.hand_back(self.keys, back.id, back.token, back.ats) for back in newest_first]
+        for start in range(0, len(requests), FINISH_BATCH):
+            await self._client.run_each(requests[start : start + FINISH_BATCH])
+        for run in given:
+            self.running.pop((run.taken.id, run.taken.ats), None)
+
+    async def disconnect(self) -> None:
+        """Close both connections."""
+        await self._client.close()
+        await self._parking.close()
+
+
+def _popped(reply: Any) -> bool:
+    return reply is not None

@@ -1,0 +1,85 @@
+"""Group commit: outcomes that gathered while a round trip was under way leave together in the next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tasks_emq.consumer.outcome import HandBack, Outcome, Running
+from tasks_emq.core import runs
+from tasks_emq.core.calls import Call
+from tasks_emq.core.keys import QueueKeys
+from tasks_emq.core.replies import Fetched, Finished
+from tasks_emq.core.runs import Ended, PutOff, Retention, Take
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A run that has ended here, and its outcome, not yet written; `resent`: its first write was lost."""
+
+    run: Running
+    outcome: Outcome
+    resent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One write: the calls, and which of the pending each of them carries."""
+
+    calls: Sequence[Call[Any]]
+    carried: Sequence[Sequence[Pending]]
+    take: Take | None
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What one call answered: the code of each pending it carried, and what was fetched on the way."""
+
+    codes: Sequence[int]
+    fetched: Fetched | None
+
+
+def plan(keys: QueueKeys, pending: Sequence[Pending], take: Take | None, retention: Retention) -> Commit:
+    """Turn outcomes into calls, the fetch in the last of them.
+
+    A lone end runs moveToFinished-14, two or more finishMany-15, none of them moveToActive-11.
+    """
+    made: list[Call[Any]] = []
+    carried: list[list[Pending]] = []
+    ends: list[Pending] = []
+    for item in pending:
+        if isinstance(item.outcome, Ended):
+            ends.append(item)
+        else:
+            made.append(_single(keys, item.outcome))
+            carried.append([item])
+    outcomes = [item.outcome for item in ends if isinstance(item.outcome, Ended)]
+    if len(outcomes) == 1:
+        made.append(runs.move_to_finished(keys, outcomes[0], take, retention))
+        carried.append(ends)
+    elif outcomes:
+        made.append(runs.finish_many(keys, outcomes, take, retention))
+        carried.append(ends)
+    elif take:
+        made.append(runs.move_to_active(keys, take))
+        carried.append([])
+    return Commit(made, carried, take)
+
+
+def _single(keys: QueueKeys, outcome: Outcome) -> Call[Any]:
+    if isinstance(outcome, HandBack):
+        return runs.hand_back(keys, outcome.id, outcome.token, outcome.ats, limit_ms=outcome.limit_ms)
+    assert isinstance(outcome, PutOff)
+    if outcome.counted and outcome.delay_ms == 0 and outcome.eta_ms is None:
+        return runs.retry_job(keys, outcome)
+    return runs.move_to_delayed(keys, outcome)
+
+
+def written(answer: Any) -> Written:
+    """Read a call's answer, whichever script gave it."""
+    if isinstance(answer, Finished):
+        return Written(answer.codes, answer.fetched)
+    if isinstance(answer, Fetched):
+        return Written((), answer)
+    return Written((min(answer, 0),), None)

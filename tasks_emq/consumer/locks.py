@@ -1,0 +1,98 @@
+"""Renewing the locks of running jobs, off the main loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import threading
+from collections.abc import Sequence
+from time import monotonic
+from typing import TYPE_CHECKING, Protocol
+
+from tasks_emq.consumer.fetch import Lane
+from tasks_emq.consumer.settings import Settings
+from tasks_emq.core import runs
+from tasks_emq.errors import BrokerError
+from tasks_emq.io.exchange import Patience
+from tasks_emq.io.sync import Client
+
+if TYPE_CHECKING:
+    from tasks_emq.app import App
+
+log = logging.getLogger("tasks_emq.consumer")
+
+#: Locks that one call renews. Source: design T7
+_A_CALL = 1000
+
+
+class Renewer(Protocol):
+    """What keeps the locks of running jobs."""
+
+    def start(self) -> None:
+        """Begin to renew."""
+
+    def stop(self) -> None:
+        """Renew no more."""
+
+
+class LockThread(threading.Thread):
+    """Renews in a thread of its own with a connection of its own.
+
+    A blocked loop or a starved pool loses no lock. A call into C that holds the interpreter lock still can.
+
+    Args:
+        app, settings: whose jobs. lanes: whose running jobs are renewed, all of a lane in one call.
+    """
+
+    def __init__(self, app: App, lanes: Sequence[Lane], settings: Settings) -> None:
+        super().__init__(name="emq-locks", daemon=True)
+        self._client = Client(app.server, Patience(max(0.5, settings.lock / 3), once=True))
+        self._lanes = lanes
+        self._settings = settings
+        self._loop = asyncio.get_running_loop()
+        self._ended = threading.Event()
+        self.failing_since: float | None = None
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._ended.set()
+
+    def run(self) -> None:
+        """Renew every lock when a third of its time is over; try again soon while the server is away."""
+        pause = self._settings.lock / 6
+        while not self._ended.wait(pause):
+            try:
+                for lane in self._lanes:
+                    self._renew(lane)
+                if self.failing_since is not None:
+                    log.info("locks are renewed again")
+                self.failing_since = None
+                pause = self._settings.lock / 6
+            except BrokerError as error:
+                if self.failing_since is None:
+                    self.failing_since = monotonic()
+                    log.warning("locks cannot be renewed: %s; trying again until it works", error)
+                pause = random.uniform(0.05, 0.3)
+            except Exception:
+                log.exception("renewing locks failed; going on")
+        self._client.close()
+
+    def _renew(self, lane: Lane) -> None:
+        now = monotonic()
+        # After trouble at once and for all: locks may have run out meanwhile.
+        age = 0.0 if self.failing_since is not None else self._settings.lock / 6
+        due = [run for run in list(lane.running.values()) if now - run.renewed >= age]
+        for start in range(0, len(due), _A_CALL):
+            part = due[start : start + _A_CALL]
+            owned = [(run.taken.id, run.taken.token, run.taken.ats) for run in part]
+            lost = self._client.run(runs.extend_locks(lane.keys, owned, self._settings.lock_ms))
+            for run in part:
+                if run.taken.id in lost:
+                    self._tell(lane, run.taken.id, run.taken.ats)
+                else:
+                    run.renewed = now
+
+    def _tell(self, lane: Lane, job_id: str, ats: int) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(lane.lose, job_id, ats)

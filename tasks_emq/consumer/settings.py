@@ -1,0 +1,92 @@
+"""How a consumer works: every number in one place."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass, field
+from typing import Final
+
+from tasks_emq.core.keys import check_queue_name
+from tasks_emq.core.options import seconds, whole
+from tasks_emq.errors import ConfigError
+
+#: Threads for plain functions, unless asked for otherwise. Source: design §10
+MAX_THREADS: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class QueueShare:
+    """One queue to serve; queues with a weight share the slots by it, queues without are served in order."""
+
+    name: str
+    weight: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> QueueShare:
+        """Read `name` or `name:weight`.
+
+        Raises:
+            ConfigError: the name or the weight breaks a rule.
+        """
+        name, colon, weight = text.partition(":")
+        check_queue_name(name)
+        if not colon:
+            return cls(name)
+        if not weight.isdecimal() or not 1 <= int(weight) <= 1000:
+            raise ConfigError(f"queue {text!r}: the weight after the colon is a whole number from 1 to 1000")
+        return cls(name, int(weight))
+
+
+def _worker_name() -> str:
+    return f"{socket.gethostname()}-{os.getpid()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Times in seconds.
+
+    Args:
+        concurrency: jobs in flight. threads: of them plain functions; min(32, concurrency) when None.
+        lock: for how long a job is ours without a renewal; renewed at a third.
+        stalled_interval: between two passes that recover jobs of the dead. max_stalled: recoveries that a job is
+            allowed. grace: how long a stop waits for running jobs. burst: end when nothing waits any more.
+        park: the longest sleep of an idle consumer without a look. unknown_task_ttl: how long a job whose task is
+            not known here waits for a consumer that knows it.
+        name: of the worker, shown with the jobs it took.
+
+    Source: design T4, §5, §10
+    """
+
+    concurrency: int = 100
+    threads: int | None = None
+    lock: float = 15.0
+    stalled_interval: float = 4.0
+    max_stalled: int = 2
+    grace: float = 25.0
+    burst: bool = False
+    park: float = 5.0
+    unknown_task_ttl: float = 24 * 3600.0
+    name: str = field(default_factory=_worker_name)
+
+    def __post_init__(self) -> None:
+        whole("concurrency", self.concurrency, 1, 10_000)
+        if self.threads is not None:
+            whole("threads", self.threads, 1, 10_000)
+        whole("max_stalled", self.max_stalled, 0, 1_000_000)
+        for name in ("lock", "stalled_interval", "grace", "park", "unknown_task_ttl"):
+            seconds(name, getattr(self, name))
+        if self.lock < 0.1 or self.stalled_interval < 0.05:
+            raise ConfigError("lock is at least 0.1 s and stalled_interval at least 0.05 s")
+        if not 0.05 <= self.park <= 10:
+            raise ConfigError(f"park={self.park!r}: between 0.05 and 10 seconds")
+
+    @property
+    def thread_count(self) -> int:
+        """How many plain functions may run at once."""
+        return min(MAX_THREADS, self.concurrency) if self.threads is None else self.threads
+
+    @property
+    def lock_ms(self) -> int:
+        """The lock on the wire."""
+        return round(self.lock * 1000)

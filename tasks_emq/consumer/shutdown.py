@@ -1,0 +1,80 @@
+"""Stopping: fetch no more, give running jobs their time, hand the rest back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final
+
+from tasks_emq.consumer.fetch import Lane
+
+log = logging.getLogger("tasks_emq.consumer")
+
+#: What cancelled coroutines get to clean up before their jobs are handed back.
+_CLEAN_UP_S: Final = 1.0
+#: What the last writes get: longer, and their locks run out anyway.
+_LAST_WRITES_S: Final = 3.0
+
+
+def on_signals(stop: Callable[[], None]) -> Callable[[], None]:
+    """Call `stop` at each SIGTERM and SIGINT.
+
+    Returns:
+        A function that puts the handlers back. Outside the main thread nothing is done.
+    """
+    loop = asyncio.get_running_loop()
+    taken = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        with suppress(ValueError, RuntimeError, NotImplementedError):
+            loop.add_signal_handler(number, stop)
+            taken.append(number)
+
+    def put_back() -> None:
+        for number in taken:
+            loop.remove_signal_handler(number)
+
+    return put_back
+
+
+async def wind_down(
+    lanes: Sequence[Lane], drives: Sequence[asyncio.Task[None]], grace: float, hurry: asyncio.Event
+) -> int:
+    """End all lanes.
+
+    Args:
+        grace: seconds that running jobs get. hurry: set to stop waiting now.
+
+    Returns:
+        How many runs still occupy a thread: they were handed back, but cannot be ended.
+    """
+    for lane in lanes:
+        lane.stop_fetching()
+    left = sum(len(lane.running) for lane in lanes)
+    if left:
+        log.info("stopping: up to %g s for %d running jobs", grace, left)
+    await _until(lambda: hurry.is_set() or not any(lane.running for lane in lanes), grace)
+
+    for lane in lanes:
+        lane.cancel_coroutines()
+    await _until(lambda: not any(lane.unfinished(coroutines=True) for lane in lanes), _CLEAN_UP_S)
+    threads = 0
+    for lane in lanes:
+        given = lane.unfinished()
+        threads += sum(run.in_thread for run in given)
+        if given:
+            log.info("handing %d unfinished jobs back to the head of %s", len(given), lane.keys.queue)
+            await lane.hand_back(given)
+        lane.close()
+    _, unfinished = await asyncio.wait(drives, timeout=_LAST_WRITES_S)
+    for drive in unfinished:
+        drive.cancel()
+    return threads
+
+
+async def _until(check: Callable[[], bool], limit: float) -> None:
+    deadline = asyncio.get_running_loop().time() + limit
+    while not check() and asyncio.get_running_loop().time() < deadline:
+        await asyncio.sleep(0.01)

@@ -1,0 +1,68 @@
+"""The stalled pass: gives back the jobs of consumers that died, and forgets old finished ones."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from typing import TYPE_CHECKING
+
+from tasks_emq.consumer.settings import Settings
+from tasks_emq.core import runs
+from tasks_emq.core.keys import QueueKeys, user_id
+from tasks_emq.errors import BrokerError
+from tasks_emq.io.aio import AsyncClient
+from tasks_emq.io.exchange import Patience
+
+if TYPE_CHECKING:
+    from tasks_emq.app import App
+
+log = logging.getLogger("tasks_emq.consumer")
+
+#: Calls of one pass at the most: a million running jobs. Source: design T7
+_STEPS = 1000
+
+
+async def watch_for_stalled(app: App, keys: QueueKeys, settings: Settings) -> None:
+    """Run a pass at once and then at every interval, until cancelled.
+
+    Any number of consumers may do this: a key lets one pass through per interval.
+    """
+    client = AsyncClient(app.server, Patience(10.0, once=True))
+    retention = app.retention(keys.queue)
+    said = False
+    try:
+        while True:
+            try:
+                await _one_pass(client, keys, settings, retention)
+                said = False
+            except BrokerError as error:
+                log.log(logging.DEBUG if said else logging.WARNING, "stalled pass of %s: %s", keys.queue, error)
+                said = True
+                await asyncio.sleep(random.uniform(0.1, 0.5))
+                continue
+            # A little early and late, so that consumers do not ask in step.
+            await asyncio.sleep(settings.stalled_interval * random.uniform(1.0, 1.05))
+    finally:
+        await client.close()
+
+
+async def _one_pass(client: AsyncClient, keys: QueueKeys, settings: Settings, retention: runs.Retention) -> None:
+    cursor = 0
+    for _ in range(_STEPS):
+        found = await client.run(
+            runs.recover_stalled(
+                keys,
+                max_stalled=settings.max_stalled,
+                interval_ms=round(settings.stalled_interval * 1000),
+                cursor=cursor,
+                retention=retention,
+            )
+        )
+        for wire in found.recovered:
+            log.warning("job %s of %s had lost its consumer and is back in the queue", user_id(wire), keys.queue)
+        for wire in found.dropped:
+            log.warning("queue %s: id %r stood in `active` without a job; dropped", keys.queue, wire)
+        cursor = found.cursor
+        if cursor <= 0:
+            return

@@ -1,0 +1,281 @@
+"""A handle on one job: where it is, what it gave, and what can be done with it."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from collections.abc import Generator
+from concurrent.futures import TimeoutError as FutureTimeout
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+from tasks_emq.context import running_job
+from tasks_emq.core import calls
+from tasks_emq.core.annotations import Binder
+from tasks_emq.core.calls import Command, Flow
+from tasks_emq.core.codec import codec_of
+from tasks_emq.core.job import JobData, json_field, text
+from tasks_emq.core.keys import lookup_ids, user_id
+from tasks_emq.core.replies import Ending
+from tasks_emq.core.states import State
+from tasks_emq.errors import BrokerError, JobCancelled, JobFailed, JobNotFound, JobNotInState, JobTimeout
+
+if TYPE_CHECKING:
+    from tasks_emq.app import App
+
+R = TypeVar("R")
+
+
+class Job(Generic[R]):
+    """One job of a queue. Nothing is cached: each method asks the server.
+
+    Every method has a twin with an `a` in front, to be awaited.
+
+    Args:
+        app: whose server it is on. wire: the id as it stands in keys, or None to look `job_id` up.
+        queue: name. name: of the task, when known. created: False when the add found the id taken.
+    """
+
+    __slots__ = ("_app", "_binder", "_wire", "created", "id", "name", "queue")
+
+    def __init__(
+        self,
+        app: App,
+        wire: str | None,
+        queue: str,
+        name: str | None = None,
+        *,
+        job_id: str | None = None,
+        created: bool = True,
+        binder: Binder | None = None,
+    ) -> None:
+        self._app = app
+        self._wire = wire
+        self._binder = binder
+        self.id: str = job_id if job_id is not None else user_id(wire or "")
+        self.queue = queue
+        self.name = name
+        self.created = created
+
+    def __repr__(self) -> str:
+        return f"<Job {self.id} on {self.queue!r}>"
+
+    def state(self) -> State:
+        """The state, which is the key that the id stands in; `unknown` when there is no such job.
+
+        Script: getStateV2-8
+        """
+        return self._app.client.drive(self._state())
+
+    async def astate(self) -> State:
+        """`state`, awaited."""
+        return await self._app.aclient.drive(self._state())
+
+    def refresh(self) -> JobData:
+        """Everything that is stored of the job.
+
+        Raises:
+            JobNotFound: it was removed or never added.
+        """
+        return self._app.client.drive(self._data())
+
+    async def arefresh(self) -> JobData:
+        """`refresh`, awaited."""
+        return await self._app.aclient.drive(self._data())
+
+    def progress(self) -> Any:
+        """What the running task said last, 0 before.
+
+        Raises:
+            JobNotFound: it was removed or never added.
+        """
+        return self.refresh().progress
+
+    async def aprogress(self) -> Any:
+        """`progress`, awaited."""
+        return (await self.arefresh()).progress
+
+    def logs(self) -> list[str]:
+        """The lines that the task logged, oldest first."""
+        return self._app.client.drive(self._logs())
+
+    async def alogs(self) -> list[str]:
+        """`logs`, awaited."""
+        return await self._app.aclient.drive(self._logs())
+
+    def retry(self) -> None:
+        """Run a job that has ended again, with its attempts counted from the start.
+
+        Raises:
+            JobNotFound: there is no such job. JobNotInState: it has not ended.
+
+        Script: reprocessJob-8
+        """
+        self._app.client.drive(self._retry())
+
+    async def aretry(self) -> None:
+        """`retry`, awaited."""
+        await self._app.aclient.drive(self._retry())
+
+    def promote(self) -> None:
+        """Let a delayed job run now.
+
+        Raises:
+            JobNotFound: there is no such job. JobNotInState: it is not delayed.
+
+        Script: promote-9
+        """
+        self._app.client.drive(self._promote())
+
+    async def apromote(self) -> None:
+        """`promote`, awaited."""
+        await self._app.aclient.drive(self._promote())
+
+    def remove(self) -> None:
+        """Delete the job. Removing one that is gone is no error.
+
+        Raises:
+            JobLocked: it is running. SchedulerOwned: it is the pending iteration of a schedule.
+
+        Script: removeJob-2
+        """
+        self._app.client.drive(self._remove())
+
+    async def aremove(self) -> None:
+        """`remove`, awaited."""
+        await self._app.aclient.drive(self._remove())
+
+    def result(self, timeout: float | None = None) -> R:
+        """Wait until the job has ended, and give what the task returned.
+
+        Args:
+            timeout: seconds; None waits for ever, 0 only looks.
+
+        Raises:
+            JobFailed: it ended in `failed`. JobTimeout: it has not ended in time; it goes on.
+            JobNotFound: it was removed or never added. BrokerError: the server could not be reached in time.
+
+        Script: isFinished-3
+        """
+        self._warn(timeout)
+        wire = self._app.client.drive(self._locate())
+        future = None if timeout == 0 else self._app.listener(self.queue).watch(wire)
+        try:
+            ending = self._first_look(wire, timeout)
+            if ending is None and future:
+                ending = future.result(timeout)
+        except FutureTimeout:
+            ending = None
+        finally:
+            if future:
+                self._app.listener(self.queue).forget(wire, future)
+        return self._value(ending, timeout)
+
+    async def aresult(self, timeout: float | None = None) -> R:
+        """`result`, awaited."""
+        self._warn(timeout)
+        wire = await self._app.aclient.drive(self._locate())
+        future = None if timeout == 0 else self._app.listener(self.queue).watch(wire)
+        try:
+            ending = await self._afirst_look(wire, timeout)
+            if ending is None and future:
+                ending = await asyncio.wait_for(asyncio.wrap_future(future), timeout)
+        except (TimeoutError, FutureTimeout):
+            ending = None
+        finally:
+            if future:
+                self._app.listener(self.queue).forget(wire, future)
+        return self._value(ending, timeout)
+
+    # While the server is away a caller with time waits on: the listener comes back by itself.
+    def _first_look(self, wire: str, timeout: float | None) -> Ending | None:
+        try:
+            return self._app.client.run(calls.is_finished(self._app.keys(self.queue), wire))
+        except BrokerError:
+            if timeout == 0:
+                raise
+            return None
+
+    async def _afirst_look(self, wire: str, timeout: float | None) -> Ending | None:
+        try:
+            return await self._app.aclient.run(calls.is_finished(self._app.keys(self.queue), wire))
+        except BrokerError:
+            if timeout == 0:
+                raise
+            return None
+
+    def _warn(self, timeout: float | None) -> None:
+        if timeout is None and running_job() is not None:
+            warnings.warn(
+                "result() without a timeout inside a task can wait for ever for a slot that this task holds",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+
+    def _value(self, ending: Ending | None, timeout: float | None) -> R:
+        if ending is None:
+            raise JobTimeout(f"job {self.id} has not ended within {timeout} s; it goes on", job_id=self.id)
+        if not ending.completed:
+            raise failure(self.id, ending)
+        codec = codec_of(ending.fields)
+        value = codec.unpack_value(ending.fields.get(codec.result_field.encode()))
+        return cast(R, self._binder.result(value) if self._binder else value)
+
+    def _locate(self) -> Flow[str]:
+        """The wire id: an id that needs encoding may also be another client's as it is."""
+        if self._wire is not None:
+            return self._wire
+        encoded, raw = lookup_ids(self.id)
+        if (yield Command(("EXISTS", self._app.keys(self.queue).key(encoded)), int)):
+            self._wire = encoded
+        return self._wire or raw
+
+    def _state(self) -> Flow[State]:
+        wire = yield from self._locate()
+        state: State = yield calls.get_state(self._app.keys(self.queue), wire)
+        return state
+
+    def _data(self) -> Flow[JobData]:
+        wire = yield from self._locate()
+        found: JobData | None = yield calls.get_job(self._app.keys(self.queue), wire)
+        if found is None:
+            raise JobNotFound(
+                f"job {self.id}: no such job; it was removed or never added", job_id=self.id, code=-1
+            )
+        self.name = found.name
+        return found
+
+    def _logs(self) -> Flow[list[str]]:
+        wire = yield from self._locate()
+        lines: list[str] = yield calls.get_logs(self._app.keys(self.queue), wire)
+        return lines
+
+    def _retry(self) -> Generator[Any, Any, None]:
+        wire = yield from self._locate()
+        keys = self._app.keys(self.queue)
+        state: State = yield calls.get_state(keys, wire)
+        if state not in ("completed", "failed"):
+            kind = JobNotFound if state == "unknown" else JobNotInState
+            code = -1 if state == "unknown" else -3
+            raise kind(
+                f"job {self.id} is {state}: only a job that has ended can be retried", job_id=self.id, code=code
+            )
+        field = self._app.codec(self.queue).result_field
+        yield calls.reprocess_job(keys, wire, state, result_field=field)
+
+    def _promote(self) -> Generator[Any, Any, None]:
+        wire = yield from self._locate()
+        yield calls.promote_job(self._app.keys(self.queue), wire)
+
+    def _remove(self) -> Generator[Any, Any, None]:
+        wire = yield from self._locate()
+        yield calls.remove_job(self._app.keys(self.queue), wire)
+
+
+def failure(job_id: str, ending: Ending) -> JobFailed:
+    """The error that tells how a job failed; its class comes from the stored code, never from the text."""
+    reason = text(ending.fields, b"failedReason") or "failed without a reason"
+    stored = json_field(ending.fields, b"err", None)
+    told = stored if isinstance(stored, dict) else {}
+    code = str(told.get("code", "error"))
+    kind = JobCancelled if code == "cancelled" else JobFailed
+    return kind(reason, job_id=job_id, code=code, kind=str(told.get("type", "")))

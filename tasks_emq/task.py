@@ -1,0 +1,296 @@
+"""Tasks: a function with a name, options, and the ways to enqueue a call of it."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import os
+import time
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import update_wrapper
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+
+from tasks_emq.core import calls
+from tasks_emq.core.annotations import Binder
+from tasks_emq.core.calls import Call, NewJob
+from tasks_emq.core.keys import new_job_id, user_id, wire_id
+from tasks_emq.core.options import JobOptions
+from tasks_emq.core.replies import Added
+from tasks_emq.core.retry import RetryPolicy
+from tasks_emq.errors import BrokerError, ConfigError, EmqError, JobExists, OutcomeUnknown
+from tasks_emq.job import Job
+
+if TYPE_CHECKING:
+    from tasks_emq.app import App
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: A bulk add sends so many scripts in one round trip, and so many bytes in one script at the most.
+_SCRIPTS_A_TRIP = 20
+_BYTES_A_SCRIPT = 1_000_000
+
+Arguments = Sequence[Any] | Mapping[str, Any]
+
+
+class Task(Generic[P, R]):
+    """A registered function.
+
+    Args:
+        app: where it is registered. function: what runs. name: under which consumers know it.
+        options: how its jobs are added. policy: what is retried, and after how long.
+        timeout: seconds of one run, or None. max_payload: bytes of packed arguments, and of a result.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        function: Callable[..., Any],
+        *,
+        name: str,
+        options: JobOptions,
+        policy: RetryPolicy,
+        timeout: float | None,
+        max_payload: int,
+    ) -> None:
+        if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
+            raise ConfigError(f"task {name!r} is a generator: a task returns one value; collect it into a list")
+        update_wrapper(self, function)
+        self.app = app
+        self.function = function
+        self.name = name
+        self.job_options = options
+        self.policy = policy
+        self.timeout = timeout
+        self.max_payload = max_payload
+        self.is_coroutine = inspect.iscoroutinefunction(function)
+        self.binder = Binder.of(function)
+        self._attempts = options.attempts
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run the function here and now, without a job."""
+        result: R = self.function(*args, **kwargs)
+        return result
+
+    def __repr__(self) -> str:
+        return f"<Task {self.name} on {self.job_options.queue!r}>"
+
+    def options(
+        self,
+        *,
+        queue: str | None = None,
+        attempts: int | None = None,
+        delay: float | timedelta | None = None,
+        eta: datetime | None = None,
+        priority: int | None = None,
+        lifo: bool | None = None,
+        job_id: str | None = None,
+        on_existing: str | None = None,
+        keep_completed: bool | None = None,
+        keep_failed: bool | None = None,
+    ) -> Task[P, R]:
+        """The same task with other options for its jobs; arguments stay typed.
+
+        Args:
+            as in JobOptions; None keeps the task's own.
+
+        Raises:
+            ConfigError: a value that breaks a rule, named.
+        """
+        given = {
+            "queue": queue, "attempts": attempts, "delay": delay, "eta": eta, "priority": priority, "lifo": lifo,
+            "job_id": job_id, "on_existing": on_existing, "keep_completed": keep_completed,
+            "keep_failed": keep_failed,
+        }  # fmt: skip
+        changed = copy.copy(self)
+        changed.job_options = self.job_options.with_changes({k: v for k, v in given.items() if v is not None})
+        return changed
+
+    def delay(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+        """Add a job that calls the function with these arguments.
+
+        Returns:
+            The job; `created` is False when a job with the custom id was there before.
+
+        Raises:
+            TypeError: the arguments do not fit the function. CannotSerialize, PayloadTooLarge: they cannot be
+                stored. QueueFull: the server is at its memory limit. BrokerError: it cannot be reached.
+            OutcomeUnknown: the reply was lost; carries the job's id. JobExists: with `on_existing="raise"`.
+
+        Script: addStandardJob-9, addDelayedJob-6 or addPrioritizedJob-9
+        """
+        job = self._new_job(args, kwargs)
+        try:
+            return self._job(self.app.client.run(self._call(job)))
+        except OutcomeUnknown as error:
+            raise self._named(error, job) from error.__cause__
+
+    async def adelay(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+        """`delay`, awaited."""
+        job = self._new_job(args, kwargs)
+        try:
+            return self._job(await self.app.aclient.run(self._call(job)))
+        except OutcomeUnknown as error:
+            raise self._named(error, job) from error.__cause__
+
+    def apply_async(
+        self,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        countdown: float | None = None,
+        task_id: str | None = None,
+        **options: Any,
+    ) -> Job[R]:
+        """The Celery spelling of `options(...).delay(...)`.
+
+        Args:
+            args, kwargs: for the function. countdown: seconds, the same as delay. task_id: the same as job_id.
+            options: as in `options`.
+        """
+        return self._celery(countdown, task_id, options).delay(*args, **(kwargs or {}))
+
+    async def aapply_async(
+        self,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        countdown: float | None = None,
+        task_id: str | None = None,
+        **options: Any,
+    ) -> Job[R]:
+        """`apply_async`, awaited."""
+        return await self._celery(countdown, task_id, options).adelay(*args, **(kwargs or {}))
+
+    def delay_many(self, calls_of: Iterable[Arguments]) -> list[Job[R]]:
+        """Add a job for each set of arguments, in a few round trips.
+
+        Args:
+            calls_of: a tuple or list of positional arguments each, or a mapping of keyword arguments.
+
+        Returns:
+            The jobs, in order.
+
+        Raises:
+            as `delay`. A BrokerError carries the `jobs` that are in the queue, and in `unknown` ids that may be.
+
+        Script: addMany-10
+        """
+        jobs: list[Job[R]] = []
+        for trip, batches in self._trips(calls_of):
+            answers = self.app.client.run_each(trip)
+            self._settle(jobs, batches, answers)
+        return jobs
+
+    async def adelay_many(self, calls_of: Iterable[Arguments]) -> list[Job[R]]:
+        """`delay_many`, awaited."""
+        jobs: list[Job[R]] = []
+        for trip, batches in self._trips(calls_of):
+            answers = await self.app.aclient.run_each(trip)
+            self._settle(jobs, batches, answers)
+        return jobs
+
+    def _celery(self, countdown: float | None, task_id: str | None, options: dict[str, Any]) -> Task[P, R]:
+        if countdown is not None:
+            options["delay"] = countdown
+        if task_id is not None:
+            options["job_id"] = task_id
+        return self.options(**options)
+
+    def _new_job(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> NewJob:
+        self.binder.check(args, kwargs)
+        options = self.job_options
+        codec = self.app.codec(options.queue)
+        custom = options.job_id is not None
+        return NewJob(
+            id=wire_id(options.job_id) if options.job_id is not None else new_job_id(time.time_ns() // 1_000_000),
+            name=self.name,
+            payload=codec.pack_call(args, kwargs, limit=self.max_payload),
+            field=codec.payload_field,
+            opts=options.wire(with_attempts=self._attempts != 1),
+            delay_ms=options.delay_ms,
+            priority=options.priority,
+            eta_ms=options.eta_ms,
+            nonce=os.urandom(6).hex() if custom else "",
+            kept=options.keep_completed and options.keep_failed,
+            rerun=options.on_existing == "rerun",
+        )
+
+    def _call(self, job: NewJob) -> Call[Added]:
+        return calls.add_job(self.app.keys(self.job_options.queue), job)
+
+    def _job(self, added: Added) -> Job[R]:
+        if not added.created and self.job_options.on_existing == "raise":
+            raise JobExists(f"job {user_id(added.id)!r} exists already", job_id=user_id(added.id))
+        return Job(
+            self.app, added.id, self.job_options.queue, self.name, created=added.created, binder=self.binder
+        )
+
+    def _named(self, error: OutcomeUnknown, job: NewJob) -> OutcomeUnknown:
+        shown = user_id(job.id)
+        return OutcomeUnknown(f"job {shown}: {error}", job_id=shown)
+
+    def _trips(
+        self, calls_of: Iterable[Arguments]
+    ) -> Iterator[tuple[list[Call[list[Added]]], list[list[NewJob]]]]:
+        keys = self.app.keys(self.job_options.queue)
+        if self.job_options.job_id is not None:
+            raise ConfigError("delay_many: a custom job_id names one job; add these one by one")
+        every = (
+            self._new_job((), item) if isinstance(item, Mapping) else self._new_job(_positional(item), {})
+            for item in calls_of
+        )
+        batches = _batches(every)
+        while trip := list(islice(batches, _SCRIPTS_A_TRIP)):
+            yield [calls.add_many(keys, batch) for batch in trip], trip
+
+    def _settle(
+        self, jobs: list[Job[R]], batches: list[list[NewJob]], answers: Sequence[list[Added] | EmqError]
+    ) -> None:
+        """Take in a trip's answers; the first error is raised when all that is known has been noted."""
+        unknown: list[str] = []
+        failed: EmqError | None = None
+        for batch, answer in zip(batches, answers, strict=True):
+            if isinstance(answer, EmqError):
+                failed = failed or answer
+                if isinstance(answer, OutcomeUnknown):
+                    unknown += [user_id(job.id) for job in batch]
+            else:
+                jobs += [self._job(added) for added in answer]
+        if isinstance(failed, BrokerError):
+            failed.jobs, failed.unknown = jobs, unknown
+        if failed:
+            raise failed
+
+
+class CoroutineTask(Task[P, R]):
+    """A task whose function is `async def`: calling it gives a coroutine."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:  # type: ignore[override]
+        """Make the coroutine, without a job."""
+        result: Coroutine[Any, Any, R] = self.function(*args, **kwargs)
+        return result
+
+
+def _positional(item: Any) -> Sequence[Any]:
+    if not isinstance(item, (tuple, list)):
+        raise TypeError(
+            f"delay_many takes a tuple of positional arguments or a mapping of keyword arguments per job, "
+            f"not {type(item).__name__}"
+        )
+    return item
+
+
+def _batches(jobs: Iterator[NewJob]) -> Iterator[list[NewJob]]:
+    batch: list[NewJob] = []
+    size = 0
+    for job in jobs:
+        batch.append(job)
+        size += len(job.payload)
+        if len(batch) == calls.ADD_BATCH or size > _BYTES_A_SCRIPT:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch

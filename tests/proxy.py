@@ -1,0 +1,278 @@
+"""A proxy between a client and a server that fails on demand.
+
+It knows where each request and each reply ends, so a fault hits exactly the reply that was meant:
+
+    with Proxy(server.socket) as proxy:
+        client = redis.Redis.from_url(proxy.url, ...)
+        proxy.drop_reply(b"EVALSHA")        # runs on the server; the client loses its connection instead
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+_CHUNK = 1 << 16
+_CALL_TIMEOUT_S = 10.0
+
+
+@dataclass(slots=True)
+class _Cut:
+    """A fault that waits for its request: deliver `keep` bytes of the reply, then close."""
+
+    match: bytes
+    keep: int
+    times: int
+
+
+class Proxy:
+    """Listens for clients, in a thread of its own, and passes what they say to one server.
+
+    A fault holds from the moment its call returns. Several may hold at once.
+
+    Args:
+        target: the server: path of its unix socket, or its port on 127.0.0.1.
+        tcp: listen on 127.0.0.1 rather than on a unix socket.
+
+    Attributes:
+        url: what a client connects to.
+        commands: names of the requests that were forwarded, in capitals and in order; may be cleared.
+        cuts: how many replies were dropped or cut so far.
+    """
+
+    def __init__(self, target: str | int, *, tcp: bool = False) -> None:
+        self.commands: list[str] = []
+        self.cuts = 0
+        self.url = ""
+        self._target = target
+        self._tcp = tcp
+        self._delay_s = 0.0
+        self._waiting: list[_Cut] = []
+        self._links: set[asyncio.Task[None]] = set()
+        self._listener: asyncio.Server | None = None
+
+    @property
+    def requests(self) -> int:
+        """How many requests were forwarded; each command of a pipeline is one."""
+        return len(self.commands)
+
+    def drop_reply(self, match: bytes, times: int = 1) -> None:
+        """Let the server run the next request that contains `match`, then close; its reply is lost.
+
+        Args:
+            match: bytes to look for in the request as it is sent: a name in capitals, a key, an argument.
+            times: for this many requests.
+        """
+        self._on_loop(lambda: self._waiting.append(_Cut(match, 0, times)))
+
+    def cut_after(self, n: int, match: bytes = b"") -> None:
+        """Deliver `n` bytes of the reply to the next request (that contains `match`), then close."""
+        self._on_loop(lambda: self._waiting.append(_Cut(match, n, 1)))
+
+    def delay(self, seconds: float) -> None:
+        """Hold each reply back for this long."""
+        self._on_loop(lambda: setattr(self, "_delay_s", seconds))
+
+    def blackhole(self) -> None:
+        """Pass on nothing in either direction, not even an end; all of it waits for `heal`, as in TCP."""
+        self._on_loop(lambda: self._open.clear())
+
+    def refuse(self) -> None:
+        """Refuse new connections; those that exist go on."""
+        self._on_loop(self._unlisten)
+
+    def reset(self) -> None:
+        """Break all connections, with all that a blackhole or a delay holds."""
+        self._on_loop(self._break_links)
+
+    def heal(self) -> None:
+        """End every fault, and those that wait for a request too."""
+        self._on_loop(self._heal)
+
+    def __enter__(self) -> Proxy:
+        self._directory = tempfile.mkdtemp(prefix="emq-")
+        self._path = str(Path(self._directory, "p.sock"))
+        self._port = 0
+        started = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._main(started)), daemon=True)
+        self._thread.start()
+        assert started.wait(_CALL_TIMEOUT_S)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._on_loop(lambda: self._stop.set())
+        self._thread.join(_CALL_TIMEOUT_S)
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _on_loop(self, act: Callable[[], Awaitable[None] | None]) -> None:
+        async def run() -> None:
+            pending = act()
+            if pending is not None:
+                await pending
+
+        asyncio.run_coroutine_threadsafe(run(), self._loop).result(_CALL_TIMEOUT_S)
+
+    # Everything below runs on the loop.
+
+    async def _main(self, started: threading.Event) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stop, self._open = asyncio.Event(), asyncio.Event()
+        self._open.set()
+        await self._listen()
+        started.set()
+        await self._stop.wait()
+        self._unlisten()
+        while self._links:
+            self._break_links()
+            await asyncio.wait(self._links)
+
+    async def _listen(self) -> None:
+        if not self._tcp:
+            self._listener = await asyncio.start_unix_server(self._serve, self._path)
+            self.url = f"unix://{self._path}?db=0"
+            return
+        self._listener = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
+        self._port = self._listener.sockets[0].getsockname()[1]
+        self.url = f"redis://127.0.0.1:{self._port}/0"
+
+    def _unlisten(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+
+    def _break_links(self) -> None:
+        for link in self._links:
+            link.cancel()
+
+    async def _heal(self) -> None:
+        self._delay_s = 0.0
+        self._waiting.clear()
+        self._open.set()
+        if self._listener is None:
+            await self._listen()
+
+    async def _serve(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        """Carry one client's connection until either side ends it, a fault does, or it is cancelled."""
+        link = asyncio.current_task()
+        assert link is not None
+        self._links.add(link)
+        writers = [to_client]
+        try:
+            await self._open.wait()
+            server, to_server = await self._connect()
+            writers.append(to_server)
+            cuts: deque[int | None] = deque()
+            async with asyncio.TaskGroup() as pumps:
+                pumps.create_task(self._pass_requests(client, to_server, cuts))
+                pumps.create_task(self._pass_replies(server, to_client, cuts))
+        except* (OSError, _Ended):
+            await _flush(writers)
+        finally:
+            for writer in writers:
+                writer.transport.abort()
+            self._links.discard(link)
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if isinstance(self._target, str):
+            return await asyncio.open_unix_connection(self._target)
+        return await asyncio.open_connection("127.0.0.1", self._target)
+
+    async def _pass_requests(
+        self, client: asyncio.StreamReader, to_server: asyncio.StreamWriter, cuts: deque[int | None]
+    ) -> None:
+        """Forward requests; `cuts` gets for each how much of its reply to deliver, None for all of it."""
+        buffer = bytearray()
+        while data := await client.read(_CHUNK):
+            buffer += data
+            for request in _frames(buffer):
+                await self._open.wait()
+                self.commands.append(_name(request))
+                cuts.append(self._cut_for(request))
+                to_server.write(request)
+            await to_server.drain()
+        await self._open.wait()
+        raise _Ended
+
+    async def _pass_replies(
+        self, server: asyncio.StreamReader, to_client: asyncio.StreamWriter, cuts: deque[int | None]
+    ) -> None:
+        buffer = bytearray()
+        while data := await server.read(_CHUNK):
+            due = self._loop.time() + self._delay_s
+            buffer += data
+            for reply in _frames(buffer):
+                answers = cuts and not reply.startswith(b">")  # RESP3 pushes answer nothing
+                keep = cuts.popleft() if answers else None
+                await asyncio.sleep(due - self._loop.time())
+                await self._open.wait()
+                to_client.write(reply[:keep])
+                if keep is not None:
+                    self.cuts += 1
+                    raise _Ended
+            await to_client.drain()
+        await self._open.wait()
+        raise _Ended
+
+    def _cut_for(self, request: bytes) -> int | None:
+        for cut in self._waiting:
+            if cut.match in request:
+                cut.times -= 1
+                if cut.times == 0:
+                    self._waiting.remove(cut)
+                return cut.keep
+        return None
+
+
+class _Ended(Exception):
+    """One side of a link has ended, so the other must."""
+
+
+async def _flush(writers: list[asyncio.StreamWriter]) -> None:
+    with contextlib.suppress(OSError, TimeoutError):
+        async with asyncio.timeout(1):  # a client that reads nothing would hold it for ever
+            for writer in writers:
+                writer.close()
+                await writer.wait_closed()
+
+
+def _frames(buffer: bytearray) -> Iterator[bytes]:
+    """Take the complete requests or replies from the head of the buffer."""
+    while end := _frame_end(buffer):
+        yield bytes(buffer[:end])
+        del buffer[:end]
+
+
+def _frame_end(buffer: bytearray) -> int:
+    """Return where the first RESP2 or RESP3 value ends, 0 while it is incomplete."""
+    at, open_values = 0, 1
+    while open_values:
+        line_end = buffer.find(b"\r\n", at)
+        if line_end < 0:
+            return 0
+        kind, size = bytes(buffer[at : at + 1]), bytes(buffer[at + 1 : line_end])
+        at = line_end + 2
+        open_values -= 1
+        if kind in (b"$", b"=", b"!") and int(size) >= 0:
+            at += int(size) + 2
+        elif kind in (b"*", b"~", b">"):
+            open_values += max(int(size), 0)
+        elif kind == b"%":
+            open_values += 2 * int(size)
+        elif kind == b"|":  # attributes, and the value that they belong to
+            open_values += 2 * int(size) + 1
+    return at if at <= len(buffer) else 0
+
+
+def _name(request: bytes) -> str:
+    words = request.split(b"\r\n", 3)[2] if request.startswith(b"*") else request.split()[0]
+    return words.decode(errors="replace").upper()
