@@ -259,7 +259,8 @@ class Job(Generic[R]):
             raise kind(
                 f"job {self.id} is {state}: only a job that has ended can be retried", job_id=self.id, code=code
             )
-        field = self._app.codec(self.queue).result_field
+        data: JobData | None = yield calls.get_job(keys, wire)
+        field = codec_of(data.fields if data else {}).result_field
         yield calls.reprocess_job(keys, wire, state, result_field=field)
 
     def _promote(self) -> Generator[Any, Any, None]:

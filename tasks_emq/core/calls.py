@@ -127,7 +127,8 @@ def add_job(keys: QueueKeys, job: NewJob, *, timestamp_ms: int | None = None) ->
     dependencies = None if parent is None else f"{parent}:dependencies"
     parent_map = None if parent is None else dict(zip(("queueKey", "id"), parent.rsplit(":", 1), strict=True))
     stamp = "" if timestamp_ms is None else timestamp_ms
-    head = [keys.prefix, job.id, job.name, stamp, parent, dependencies, parent_map, None, None, job.nonce, job.rerun]
+    flow = [parent, dependencies, parent_map]
+    head = [keys.prefix, job.id, job.name, stamp, *flow, None, None, job.nonce, job.rerun]
     args = (
         pack(head),
         job.payload,

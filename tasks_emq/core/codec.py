@@ -103,7 +103,7 @@ class _Msgpack:
         """Pack a value as it is, or answer None when a part of it needs the walk."""
         try:
             packed = pack(value)
-        except (Refused, TypeError, ValueError, OverflowError):
+        except (Refused, TypeError, ValueError, OverflowError, RecursionError):
             return None
         return packed if within(parts, MAX_DEPTH, DISGUISED) else None
 

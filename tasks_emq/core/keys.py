@@ -12,8 +12,9 @@ from tasks_emq.core.states import QUEUE_KEYS
 from tasks_emq.errors import ConfigError
 
 _BASE62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-_QUEUE_RULE = "a queue name is 1 to 128 characters without { } :, blanks and control characters"
-_BAD_IN_QUEUE = re.compile(r"[{}:\s\x00-\x1f\x7f-\x9f]")
+_QUEUE_RULE = "a queue name is 1 to 128 characters without { } :, blanks, control characters and lone surrogates"
+_BAD_IN_QUEUE = re.compile(r"[{}:\s\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_BAD_IN_PREFIX = re.compile(r"[{}\s\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
@@ -27,8 +28,6 @@ def check_queue_name(name: str) -> str:
     """
     if not isinstance(name, str) or not 1 <= len(name) <= 128 or _BAD_IN_QUEUE.search(name):
         raise ConfigError(f"queue name {name!r}: {_QUEUE_RULE}")
-    if name.encode("utf-8", "replace").decode() != name:
-        raise ConfigError(f"queue name {name!r}: {_QUEUE_RULE}, and no lone surrogates")
     return name
 
 
@@ -36,10 +35,12 @@ def check_prefix(prefix: str) -> str:
     """Return the key prefix, or say which rule it breaks.
 
     Raises:
-        ConfigError: empty, or with braces, blanks or control characters.
+        ConfigError: empty, or with braces, blanks, control characters or lone surrogates.
     """
-    if not isinstance(prefix, str) or not prefix or re.search(r"[{}\s\x00-\x1f]", prefix):
-        raise ConfigError(f"prefix {prefix!r}: it must not be empty or hold {{ }}, blanks or control characters")
+    if not isinstance(prefix, str) or not prefix or _BAD_IN_PREFIX.search(prefix):
+        raise ConfigError(
+            f"prefix {prefix!r}: it must not be empty or hold {{ }}, blanks, control characters or lone surrogates"
+        )
     return prefix
 
 

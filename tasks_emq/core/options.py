@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
@@ -31,7 +30,7 @@ def seconds(name: str, value: object) -> float:
         value = value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ConfigError(f"{name}={value!r}: seconds as a number, or a timedelta")
-    if math.isnan(value) or not 0 <= value <= _MAX_DELAY_S:
+    if not 0 <= value <= _MAX_DELAY_S:
         raise ConfigError(f"{name}={value!r}: between 0 seconds and ten years")
     return float(value)
 
@@ -71,28 +70,33 @@ class JobOptions:
     keep_failed: bool = True
 
     def with_changes(self, changes: Mapping[str, Any]) -> JobOptions:
-        """A copy with other values.
+        """A copy with other values; an `eta` replaces a delay that was set before, and the other way round.
 
         Raises:
-            ConfigError: an option that does not exist, or a value that breaks a rule.
+            ConfigError: an option that does not exist, or a value that breaks a rule. TypeError: as in wire_id.
         """
         unknown = changes.keys() - OPTION_NAMES
         if unknown:
             raise ConfigError(f"unknown option {min(unknown)!r}; there are: {', '.join(sorted(OPTION_NAMES))}")
-        made = replace(self, **changes)
+        replaced: dict[str, Any] = {}
+        if changes.get("eta") is not None:
+            replaced["delay"] = 0.0
+        elif "delay" in changes:
+            replaced["eta"] = None
+        made = replace(self, **{**replaced, **changes})
         return replace(made, delay=seconds("delay", made.delay)).checked()
 
     def checked(self) -> JobOptions:
         """The same, or the first rule that it breaks.
 
         Raises:
-            ConfigError: names the option, the value and the rule.
+            ConfigError: names the option, the value and the rule. TypeError: as in wire_id.
         """
         check_queue_name(self.queue)
         whole("attempts", self.attempts, 1, 1_000_000)
         whole("priority", self.priority, 0, MAX_PRIORITY)
         if self.eta is not None:
-            if not isinstance(self.eta, datetime) or self.eta.tzinfo is None:
+            if not isinstance(self.eta, datetime) or self.eta.utcoffset() is None:
                 raise ConfigError(f"eta={self.eta!r}: a datetime with a timezone")
             if self.delay:
                 raise ConfigError("delay and eta are two ways to say when; give one of them")

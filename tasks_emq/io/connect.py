@@ -7,11 +7,11 @@ would run a script again whose reply was lost.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 import redis
 import redis.asyncio
@@ -56,8 +56,12 @@ class Server:
                 embedded.parse(url)
             else:
                 parse_url(url)
+        except ConfigError:
+            raise
         except (ValueError, TypeError) as error:
-            raise ConfigError(f"URL {hide_password(url)!r}: {error}") from None
+            # What the parser says may quote a part of the password.
+            reason = "it cannot be read; percent-encode special characters" if "@" in url else str(error)
+            raise ConfigError(f"URL {hide_password(url)!r}: {reason}") from None
         return cls(url, hide_password(url), connect_timeout_s)
 
     def connection(self, *, read_timeout_s: float | None) -> redis.Connection:
@@ -98,26 +102,16 @@ class Server:
 
 
 def hide_password(url: str) -> str:
-    """The URL as it may be shown.
+    """The URL as it may be shown. A URL that is written wrongly hides too much rather than too little.
 
     >>> hide_password("redis://me:secret@host:6379/0")
     'redis://me:***@host:6379/0'
     """
-    try:
-        parts = urlsplit(url)
-        password = parts.password
-    except ValueError:
-        return url.partition("://")[0] + "://***"
-    query = "&".join(
-        pair if not pair.lower().startswith("password=") else "password=***" for pair in parts.query.split("&")
-    )
-    netloc = parts.netloc
-    if password is not None:
-        account, _, host = netloc.rpartition("@")
-        netloc = f"{account.partition(':')[0]}:***@{host}"
-    shown = urlunsplit((parts.scheme, netloc, parts.path, query, ""))
-    # urlunsplit drops an empty authority, which `embedded://` and `unix:///path` need.
-    return shown if "://" in shown else shown.replace(":", "://", 1)
+    scheme, slashes, rest = url.partition("://")
+    account, at, host = rest.rpartition("@")
+    if at:
+        host = f"{account.partition(':')[0]}:***@{host}" if ":" in account else f"{account}@{host}"
+    return re.sub(r"(?i)([?&]password=)[^&]*", r"\1***", scheme + slashes + (host if at else rest))
 
 
 #: Server errors after which the same request may succeed: nothing was executed. Source: reliability F41, F42

