@@ -25,10 +25,10 @@ Repeat   safe: answers 2 and touches nothing
 --- @include "store"
 
 local q = { marker = KEYS[1], meta = KEYS[2], id = KEYS[3], delayed = KEYS[4], events = KEYS[6] }
-local add = read_add(ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5])
+local add = read_add(q, ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5])
 local now = read_clock(add.timestamp)
 local meta = read_meta(q)
-local due = tonumber(add.eta) or now + add.delay
+local due = add.eta or now + add.delay
 add.delay = math.max(0, due - now)
 local score = delayed_score(q, due)
 local code = add_refusal(add)
@@ -38,6 +38,7 @@ if code then return answer_existing(q, meta, add, code) end
 take_id(q, add)
 store_job(add, now)
 redis.call('ZADD', q.delayed, score, add.id)
+leave_finished(add)
 if add.dependencies then redis.call('SADD', add.dependencies, add.prefix .. add.id) end
 emit(q, 'added', 'jobId', add.id, 'name', add.name)
 emit_trimming(q, meta, 'delayed', 'jobId', add.id, 'delay', due)

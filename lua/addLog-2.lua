@@ -4,7 +4,7 @@
 KEYS[1]  job       HASH
 KEYS[2]  job:logs  LIST
 
-ARGV[1]  id     of the job
+ARGV[1]  id     unused; part of the protocol's signature
 ARGV[2]  line   text, at most 16 KiB
 ARGV[3]  keep   how many of the newest lines stay, or empty for all
 ARGV[4]  token  of the run, or 0 for no fence
@@ -16,8 +16,9 @@ Repeat   not safe: a second line
 ]]
 --- @include "lock"
 
-local job, logs, keep = KEYS[1], KEYS[2], tonumber(ARGV[3])
-if redis.call('EXISTS', job) == 0 then return -1 end
+local job, logs, keep = KEYS[1], KEYS[2], ARGV[3] ~= '' and whole(ARGV[3])
+if keep == nil or keep == 0 then refuse('ERR EMQ keep: a number above 0, or empty') end
+if (read_job('HLEN', job) or 0) == 0 then return -1 end
 local code = lock_refusal(job, ARGV[4], ARGV[5], redis.call('HGET', job, 'ats'))
 if code ~= 0 then return code end
 

@@ -30,24 +30,27 @@ Repeat   safe: answers 2 and touches nothing
 
 local q = {
   wait = KEYS[1], active = KEYS[2], prioritized = KEYS[3], delayed = KEYS[4], events = KEYS[6], meta = KEYS[7],
-  id = KEYS[8], pc = KEYS[9], marker = KEYS[10],
+  id = KEYS[8], pc = KEYS[9], marker = KEYS[10], prefix = ARGV[1],
 }
-local prefix, field = ARGV[1], ARGV[3]
+local prefix, field = q.prefix, ARGV[3]
 local now = read_clock(ARGV[2])
 local opts = cmsgpack.unpack(ARGV[4])
 if (#ARGV - 4) % 5 ~= 0 then return redis.error_reply('ERR EMQ addMany: five arguments a job') end
+for i = 5, #ARGV, 5 do
+  local id, eta = ARGV[i], ARGV[i + 4]
+  if id == '' or (eta ~= '' and not whole(eta)) then refuse('ERR EMQ addMany: an id, and an eta in ms or empty') end
+end
 local meta = read_meta(q)
 check_ready(q)
-redis.call('LLEN', q.active)
-redis.call('ZCARD', q.delayed)
+read('ZCARD', q.delayed)
 
-local delay, priority = tonumber(opts.delay) or 0, tonumber(opts.priority) or 0
+local delay, priority, opts_json = whole(opts.delay) or 0, whole(opts.priority) or 0, encode_opts(opts)
 local side = opts.lifo and 'RPUSH' or 'LPUSH'
 local codes, taken, ready, later = {}, 0, false, false
 for i = 5, #ARGV, 5 do
   local add = {
     prefix = prefix, id = ARGV[i], nonce = ARGV[i + 1], name = ARGV[i + 2], payload = ARGV[i + 3], field = field,
-    opts = opts, delay = delay, priority = priority,
+    opts_json = opts_json, delay = delay, priority = priority,
   }
   local code = add_refusal(add)
   if code then
@@ -57,7 +60,7 @@ for i = 5, #ARGV, 5 do
     end
   else
     taken = taken + 1
-    local due = tonumber(ARGV[i + 4]) or (delay > 0 and now + delay)
+    local due = whole(ARGV[i + 4]) or (delay > 0 and now + delay)
     if due then
       add.delay = math.max(0, due - now)
       local score = delayed_score(q, due)

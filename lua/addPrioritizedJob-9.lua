@@ -31,11 +31,10 @@ local q = {
   marker = KEYS[1], meta = KEYS[2], id = KEYS[3], prioritized = KEYS[4], active = KEYS[7], events = KEYS[8],
   pc = KEYS[9],
 }
-local add = read_add(ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5])
+local add = read_add(q, ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5])
 local now = read_clock(add.timestamp)
 local meta = read_meta(q)
-redis.call('ZCARD', q.prioritized)
-redis.call('LLEN', q.active)
+read('ZCARD', q.prioritized)
 local code = add_refusal(add)
 if code == -5 then return code end
 if code then return answer_existing(q, meta, add, code) end
@@ -44,6 +43,7 @@ take_id(q, add)
 local score = priority_score(q, add.priority)
 store_job(add, now)
 redis.call('ZADD', q.prioritized, score, add.id)
+leave_finished(add)
 if add.dependencies then redis.call('SADD', add.dependencies, add.prefix .. add.id) end
 if not is_closed(q, meta) then ring(q) end
 emit(q, 'added', 'jobId', add.id, 'name', add.name)

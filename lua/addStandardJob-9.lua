@@ -12,7 +12,8 @@ KEYS[8]  events     STREAM
 KEYS[9]  marker     ZSET
 
 ARGV[1]  head     msgpack [prefix, id or "" for the counter, name, timestamp ms or "", parent key, key of the parent's
-                  dependencies, parent map, scheduler id, deduplication key, nonce of a custom id or ""]
+                  dependencies, parent map, scheduler id, deduplication key, nonce of a custom id or "",
+                  whether to run a finished job of this id anew]
 ARGV[2]  payload  codec bytes
 ARGV[3]  options  msgpack map, stored as JSON
 ARGV[4]  field    args or data: where the payload goes
@@ -28,11 +29,10 @@ Repeat   safe: answers 2 and touches nothing
 --- @include "store"
 
 local q = { wait = KEYS[1], meta = KEYS[3], id = KEYS[4], active = KEYS[7], events = KEYS[8], marker = KEYS[9] }
-local add = read_add(ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5])
+local add = read_add(q, ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5])
 local now = read_clock(add.timestamp)
 local meta = read_meta(q)
-redis.call('LLEN', q.wait)
-redis.call('LLEN', q.active)
+read('LLEN', q.wait)
 local code = add_refusal(add)
 if code == -5 then return code end
 if code then return answer_existing(q, meta, add, code) end
@@ -40,6 +40,7 @@ if code then return answer_existing(q, meta, add, code) end
 take_id(q, add)
 store_job(add, now)
 redis.call(add.opts.lifo and 'RPUSH' or 'LPUSH', q.wait, add.id)
+leave_finished(add)
 if add.dependencies then redis.call('SADD', add.dependencies, add.prefix .. add.id) end
 if not is_closed(q, meta) then ring(q) end
 emit(q, 'added', 'jobId', add.id, 'name', add.name)

@@ -14,6 +14,8 @@ Returns  the ids whose lock is lost
 Cost     O(ids), at most 1000 a call (T7); a lost lock costs O(active)
 Repeat   safe
 ]]
+--- @include "checked"
+
 local stalled, prefix, duration = KEYS[1], ARGV[1], ARGV[4]
 local tokens, ids = cmsgpack.unpack(ARGV[2]), cmsgpack.unpack(ARGV[3])
 local starts = ARGV[5] ~= '' and cmsgpack.unpack(ARGV[5]) or {}
@@ -21,13 +23,13 @@ if #ids > 1000 or #tokens ~= #ids then return redis.error_reply('ERR EMQ extendL
 
 local function renew(id, token, ats)
   local job = prefix .. id
-  local held = redis.call('GET', job .. ':lock')
+  local held = read_job('GET', job .. ':lock')
   if held == token then
     redis.call('PEXPIRE', job .. ':lock', duration)
     return true
   end
-  if held or not ats or redis.call('HGET', job, 'ats') ~= ats then return false end
-  if not redis.call('LPOS', prefix .. 'active', id, 'RANK', -1) then return false end
+  if held or not ats or read_job('HGET', job, 'ats') ~= ats then return false end
+  if not read_job('LPOS', prefix .. 'active', id, 'RANK', -1) then return false end
   redis.call('SET', job .. ':lock', token, 'PX', duration)
   return true
 end

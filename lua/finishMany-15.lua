@@ -47,19 +47,20 @@ for i = 4, #ARGV, 8 do
   runs[#runs + 1] = {
     id = ARGV[i], token = ARGV[i + 1], ats = ARGV[i + 2], field = ARGV[i + 3], value = ARGV[i + 4],
     failed = ARGV[i + 3] == 'failedReason', drop = ARGV[i + 5] == '0', attempts = ARGV[i + 6],
-    fields = ARGV[i + 7] ~= '' and cmsgpack.unpack(ARGV[i + 7]) or {},
+    fields = read_fields(ARGV[i + 7]),
   }
 end
 local meta = read_meta(q)
-redis.call('ZCARD', completed)
-redis.call('ZCARD', failed)
+local keep_completed, keep_failed = read_keep(opts.completed), read_keep(opts.failed)
+read('ZCARD', completed)
+read('ZCARD', failed)
 
 local codes, ended, kept = {}, { [completed] = 0, [failed] = 0 }, 0
-if #runs > 0 then trim_events(q, meta) end
 for i, run in ipairs(runs) do
   local set = run.failed and failed or completed
   local code, h = finish_refusal(q, run, set)
   if code == 0 then
+    if ended[completed] + ended[failed] == 0 then trim_events(q, meta) end
     finish(q, run, h, set, now)
     ended[set] = ended[set] + 1
     if not run.drop then kept = kept + 1 end
@@ -67,21 +68,15 @@ for i, run in ipairs(runs) do
   codes[i] = code
 end
 if kept > 0 then
-  local left = 100 + kept - trim_finished(q, completed, opts.completed or {}, now, 100 + kept)
-  if left > 0 then trim_finished(q, failed, opts.failed or {}, now, left) end
+  local left = 100 + kept - trim_finished(q, completed, keep_completed, now, 100 + kept)
+  if left > 0 then trim_finished(q, failed, keep_failed, now, left) end
 end
-local size = tonumber(opts.maxMetricsSize)
-if size then
-  for _ = 1, ended[completed] do count_metric(KEYS[13], size, now) end
-  for _ = 1, ended[failed] do count_metric(KEYS[14], size, now) end
-end
+local size = whole(opts.maxMetricsSize)
+if size and ended[completed] > 0 then count_metric(KEYS[13], size, now, ended[completed]) end
+if size and ended[failed] > 0 then count_metric(KEYS[14], size, now, ended[failed]) end
 
--- A fetch that cannot be done must not hide that the jobs have ended (T2).
 local fetched, closed = { {}, 0, 0, {} }, false
-if opts.count and opts.count > 0 then
-  opts.token = opts.next
-  if not fetch_refusal(q, meta, opts) then fetched, closed = fetch(q, meta, now, opts) end
-end
+if (whole(opts.count) or 0) > 0 then fetched, closed = fetch_next(q, meta, now, opts) end
 if ended[completed] + ended[failed] > 0 and #fetched[1] == 0 and fetched[2] == 0 and fetched[3] == 0
   and not closed then
   emit_drained(q)

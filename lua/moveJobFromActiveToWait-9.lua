@@ -33,14 +33,14 @@ local q = {
 }
 local id, token, job = ARGV[1], ARGV[2], ARGV[3]
 local meta = read_meta(q)
-local limit_ms = tonumber(ARGV[5])
-redis.call('LLEN', q.wait)
-redis.call('ZCARD', q.prioritized)
-redis.call('GET', q.limiter)
+local limit_ms = ARGV[5] ~= '' and whole(ARGV[5]) or 0
+if ARGV[5] ~= '' and not whole(ARGV[5]) then refuse('ERR EMQ limit: ms, or empty') end
+read('LLEN', q.wait)
+read('ZCARD', q.prioritized)
 local code, h = leave_refusal(q, job, id, token, ARGV[4])
 if code ~= 0 then return code end
 
-local priority = tonumber(h[4]) or 0
+local priority = whole(h[4]) or 0
 if priority > 0 then
   redis.call('ZADD', q.prioritized, priority * 4294967296, id)
 else
@@ -49,7 +49,7 @@ end
 redis.call('LREM', q.active, -1, id)
 unlock(q, job, id, token)
 -- The largest integer: no window counts up to it, so the limit ends with its expiry only.
-if limit_ms then redis.call('SET', q.limiter, '9007199254740991', 'PX', limit_ms) end
+if limit_ms > 0 then redis.call('SET', q.limiter, '9007199254740991', 'PX', limit_ms) end
 if not is_closed(q, meta) then ring(q) end
 emit_trimming(q, meta, 'waiting', 'jobId', id, 'prev', 'active')
 return math.max(0, redis.call('PTTL', q.limiter))

@@ -37,29 +37,32 @@ local q = {
   prefix = ARGV[2],
 }
 local check = KEYS[4]
-local max, interval, cursor = tonumber(ARGV[1]), tonumber(ARGV[4]), tonumber(ARGV[5])
+local max, interval, cursor = whole(ARGV[1]), whole(ARGV[4]), whole(ARGV[5])
+if not (max and interval and cursor) or interval == 0 then refuse('ERR EMQ max, interval and cursor are numbers') end
 local keep = cmsgpack.unpack(ARGV[6])
+local keep_completed, keep_failed = read_keep(keep.completed), read_keep(keep.failed)
 local now = read_clock(ARGV[3])
 local meta = read_meta(q)
 local completed, failed = q.prefix .. 'completed', q.prefix .. 'failed'
-redis.call('LLEN', q.wait)
-redis.call('SCARD', q.stalled)
-redis.call('ZCARD', completed)
-redis.call('ZCARD', failed)
+read('LLEN', q.wait)
+read('ZCARD', completed)
+read('ZCARD', failed)
 
--- 0-based from the right end, where the oldest stand: what is fetched meanwhile comes in at the left.
-local ids = redis.call('LRANGE', q.active, -(cursor + 1000), -(cursor + 1))
+-- From the right end, where the oldest stand: what is fetched meanwhile comes in at the left. The cursor is one more
+-- than the ids that this pass left there, since 0 means done.
+local left_there = math.max(0, cursor - 1)
+local ids = read('LRANGE', q.active, -(left_there + 1000), -(left_there + 1))
 if cursor == 0 then
   local left = redis.call('PTTL', check)
-  if left >= 0 and left <= interval then return { {}, -1, {} } end
-  local last = tonumber(redis.call('HGET', q.meta, 'x:pass'))
+  if left >= 0 and left <= interval then return { {}, -1, {}, left } end
+  local last = whole(redis.call('HGET', q.meta, 'x:pass'))
   local hole = last and now - last > 3 * interval
   redis.call('SET', check, now, 'PX', interval)
   redis.call('HSET', q.meta, 'x:pass', now, 'x:mark', hole and 1 or 0)
   trim_events(q, meta)
   redis.call('DEL', q.stalled)
-  trim_finished(q, completed, keep.completed or {}, now, 100)
-  trim_finished(q, failed, keep.failed or {}, now, 100)
+  trim_finished(q, completed, keep_completed, now, 100)
+  trim_finished(q, failed, keep_failed, now, 100)
 end
 local mark_only = redis.call('HGET', q.meta, 'x:mark') == '1'
 
@@ -67,8 +70,8 @@ local recovered, dropped, owned = {}, {}, {}
 for i = #ids, 1, -1 do
   local id = ids[i]
   local job = q.prefix .. id
-  local priority = redis.pcall('HGET', job, 'priority')
-  if type(priority) == 'table' or (not priority and redis.call('EXISTS', job) == 0) then
+  local h = read_job('HMGET', job, 'priority', 'stc')
+  if not h or (not h[1] and redis.call('EXISTS', job) == 0) then
     redis.call('LREM', q.active, -1, id)
     dropped[#dropped + 1] = id
   elseif mark_only or redis.call('EXISTS', job .. ':lock') == 1 then
@@ -76,7 +79,7 @@ for i = #ids, 1, -1 do
   elseif redis.call('ZSCORE', completed, id) or redis.call('ZSCORE', failed, id) then
     redis.call('LREM', q.active, -1, id)
   else
-    local stalls = (tonumber(redis.call('HGET', job, 'stc')) or 0) + 1
+    local stalls = (whole(h[2]) or 0) + 1
     if stalls > max then
       redis.call('HSET', job, 'stc', stalls, 'defa', 'job stalled more than allowable limit')
     else
@@ -92,6 +95,6 @@ end
 if #owned > 0 then redis.pcall('SADD', q.stalled, unpack(owned)) end
 
 -- The pass sets the marker again whenever there is work: a hint that got lost must not make others sleep (T8).
-local ready = redis.call('LLEN', q.wait) > 0 or redis.call('ZCARD', q.prefix .. 'prioritized') > 0
+local ready = redis.call('LLEN', q.wait) > 0 or (read_job('ZCARD', q.prefix .. 'prioritized') or 0) > 0
 if ready and not is_closed(q, meta) then ring(q) end
-return { recovered, #ids == 1000 and cursor + #owned or 0, dropped }
+return { recovered, #ids == 1000 and left_there + #owned + 1 or 0, dropped, 0 }

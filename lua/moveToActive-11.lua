@@ -31,9 +31,8 @@ local q = {
 local now = read_clock(ARGV[2])
 local opts = cmsgpack.unpack(ARGV[3])
 local meta = read_meta(q)
-local refusal = fetch_refusal(q, meta, opts)
-if refusal then return redis.error_reply(refusal) end
 
-local reply = fetch(q, meta, now, opts)
+local reply, _, failure = fetch_safely(q, meta, now, opts)
+if failure and #reply[1] == 0 then return redis.error_reply(failure) end
 reply[5] = now
 return reply

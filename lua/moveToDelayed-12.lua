@@ -41,14 +41,16 @@ local q = {
 local job, id, token = KEYS[5], ARGV[3], ARGV[4]
 local now = read_clock(ARGV[2])
 local opts = cmsgpack.unpack(ARGV[9])
-local fields = ARGV[7] ~= '' and cmsgpack.unpack(ARGV[7]) or {}
-local due = opts.eta or now + tonumber(ARGV[5])
+local fields = read_fields(ARGV[7])
+local delay = whole(opts.eta or ARGV[5])
+if not delay then refuse('ERR EMQ delay and eta: ms') end
+local due = opts.eta and delay or now + delay
 local meta = read_meta(q)
 local score = delayed_score(q, due)
 
 local code, h = leave_refusal(q, job, id, token, opts.ats or '')
 if code == 0 then
-  local atm = tonumber(h[2]) or 0
+  local atm = whole(h[2]) or 0
   if ARGV[6] ~= '1' then atm = atm + 1 end
   redis.call('HSET', job, 'delay', math.max(0, due - now), 'atm', atm, unpack(fields))
   redis.call('ZADD', q.delayed, score, id)
@@ -59,8 +61,5 @@ if code == 0 then
 end
 
 local fetched = { {}, 0, 0, {} }
-if ARGV[8] == '1' then
-  opts.token = opts.next
-  if not fetch_refusal(q, meta, opts) then fetched = fetch(q, meta, now, opts) end
-end
+if ARGV[8] == '1' then fetched = fetch_next(q, meta, now, opts) end
 return { code, fetched[1], fetched[2], fetched[3], fetched[4], now }

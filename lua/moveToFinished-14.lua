@@ -12,7 +12,7 @@ KEYS[8]   paused          LIST    unused; part of the protocol's signature
 KEYS[9]   meta            HASH
 KEYS[10]  pc              STRING
 KEYS[11]  target          ZSET    completed or failed
-KEYS[12]  job             HASH
+KEYS[12]  job             HASH    unused: made from prefix and id, as in finishMany-15
 KEYS[13]  metrics:target  HASH
 KEYS[14]  marker          ZSET
 
@@ -45,28 +45,25 @@ local q = {
 local target, metrics = KEYS[11], KEYS[13]
 local now = read_clock(ARGV[2])
 local opts = cmsgpack.unpack(ARGV[8])
-local keep = opts.keepJobs or {}
+local keep = read_keep(opts.keepJobs)
 local run = {
   id = ARGV[1], token = opts.token, ats = opts.ats or '', field = ARGV[3], value = ARGV[4],
   failed = ARGV[5] == 'failed', drop = keep.count == 0, attempts = opts.attempts,
-  fields = ARGV[9] ~= '' and cmsgpack.unpack(ARGV[9]) or {},
+  fields = read_fields(ARGV[9]),
 }
 local meta = read_meta(q)
-redis.call('ZCARD', target)
+read('ZCARD', target)
 
 local code, h = finish_refusal(q, run, target)
 if code == 0 then
   trim_events(q, meta)
   finish(q, run, h, target, now)
   if not run.drop then trim_finished(q, target, keep, now, 100) end
-  if tonumber(opts.maxMetricsSize) then count_metric(metrics, tonumber(opts.maxMetricsSize), now) end
+  local size = whole(opts.maxMetricsSize)
+  if size then count_metric(metrics, size, now, 1) end
 end
 
--- A fetch that cannot be done must not hide that the job has ended (T2).
 local fetched, closed = { {}, 0, 0, {} }, false
-if ARGV[6] == '1' then
-  opts.token = opts.next
-  if not fetch_refusal(q, meta, opts) then fetched, closed = fetch(q, meta, now, opts) end
-end
+if ARGV[6] == '1' then fetched, closed = fetch_next(q, meta, now, opts) end
 if code == 0 and #fetched[1] == 0 and fetched[2] == 0 and fetched[3] == 0 and not closed then emit_drained(q) end
 return { code, fetched[1], fetched[2], fetched[3], fetched[4], now }

@@ -26,10 +26,10 @@ local q = {
 }
 local action, silent = ARGV[1], ARGV[2] == '0'
 local meta = read_meta(q)
-local legacy = redis.call('LRANGE', q.source, 0, 999)
-local waiting = redis.call('LLEN', q.destination)
-local ready = redis.call('ZCARD', q.prioritized) + waiting
-redis.call('ZCARD', q.delayed)
+local legacy = read('LRANGE', q.source, 0, 999)
+local waiting = read('LLEN', q.destination)
+local ready = read('ZCARD', q.prioritized) + waiting
+read('ZCARD', q.delayed)
 
 if action == 'paused' then
   redis.call('HSET', q.meta, 'paused', 1)

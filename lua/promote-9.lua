@@ -25,15 +25,14 @@ Repeat   safe: answers -3
 
 local q = {
   delayed = KEYS[1], wait = KEYS[2], meta = KEYS[4], prioritized = KEYS[5], active = KEYS[6], pc = KEYS[7],
-  events = KEYS[8], marker = KEYS[9],
+  events = KEYS[8], marker = KEYS[9], prefix = ARGV[1],
 }
 local id, job = ARGV[2], ARGV[1] .. ARGV[2]
 local meta = read_meta(q)
 check_ready(q)
-redis.call('LLEN', q.active)
-if redis.call('EXISTS', job) == 0 then return -1 end
-local priority = tonumber(redis.call('HGET', job, 'priority')) or 0
-if not redis.call('ZSCORE', q.delayed, id) then return -3 end
+if (read_job('HLEN', job) or 0) == 0 then return -1 end
+local priority = whole(redis.call('HGET', job, 'priority')) or 0
+if not read('ZSCORE', q.delayed, id) then return -3 end
 
 push_ready(q, id, priority, 'LPUSH')
 redis.call('ZREM', q.delayed, id)

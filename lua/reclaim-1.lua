@@ -13,15 +13,17 @@ Returns  {jobs: {{fields, id, ats} ...}, cursor}; cursor 0: all of `active` was 
 Cost     O(1000 active ids) a call
 Repeat   safe: the same jobs
 ]]
+--- @include "checked"
+
 local prefix, token, duration, cursor = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
-local ids = redis.call('LRANGE', KEYS[1], cursor, cursor + 999)
+local ids = read('LRANGE', KEYS[1], cursor, cursor + 999)
 local jobs = {}
 for _, id in ipairs(ids) do
   local job = prefix .. id
-  if redis.call('GET', job .. ':lock') == token then
-    local fields = redis.call('HGETALL', job)
+  if read_job('GET', job .. ':lock') == token then
+    local fields = read_job('HGETALL', job) or {}
     redis.call('PEXPIRE', job .. ':lock', duration)
-    jobs[#jobs + 1] = { fields, id, tonumber(redis.call('HGET', job, 'ats')) or 0 }
+    jobs[#jobs + 1] = { fields, id, whole(read_job('HGET', job, 'ats')) or 0 }
   end
 end
 return { jobs, #ids == 1000 and cursor + 1000 or 0 }

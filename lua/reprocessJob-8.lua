@@ -28,10 +28,9 @@ local q = { events = KEYS[2], wait = KEYS[4], meta = KEYS[5], active = KEYS[7], 
 local job, target, id, side = KEYS[1], KEYS[3], ARGV[1], ARGV[2]
 if side ~= 'LPUSH' and side ~= 'RPUSH' then return redis.error_reply('ERR EMQ side must be LPUSH or RPUSH') end
 local meta = read_meta(q)
-redis.call('LLEN', q.wait)
-redis.call('LLEN', q.active)
-if redis.call('HLEN', job) == 0 then return -1 end
-if not redis.call('ZSCORE', target, id) then return -3 end
+read('LLEN', q.wait)
+if (read_job('HLEN', job) or 0) == 0 then return -1 end
+if not read('ZSCORE', target, id) then return -3 end
 
 redis.call(side, q.wait, id)
 redis.call('ZREM', target, id)

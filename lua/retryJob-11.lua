@@ -35,7 +35,7 @@ local q = {
 }
 local job, id, token, side = KEYS[4], ARGV[4], ARGV[5], ARGV[3]
 local now = read_clock(ARGV[2])
-local fields = ARGV[6] ~= '' and cmsgpack.unpack(ARGV[6]) or {}
+local fields = read_fields(ARGV[6])
 if side ~= 'LPUSH' and side ~= 'RPUSH' then return redis.error_reply('ERR EMQ side must be LPUSH or RPUSH') end
 local meta = read_meta(q)
 check_ready(q)
@@ -43,8 +43,8 @@ local code, h = leave_refusal(q, job, id, token, ARGV[7])
 if code ~= 0 then return code end
 
 promote_due(q, meta, now)
-redis.call('HSET', job, 'atm', (tonumber(h[2]) or 0) + 1, unpack(fields))
-push_ready(q, id, tonumber(h[4]) or 0, side)
+redis.call('HSET', job, 'atm', (whole(h[2]) or 0) + 1, unpack(fields))
+push_ready(q, id, whole(h[4]) or 0, side)
 redis.call('LREM', q.active, -1, id)
 unlock(q, job, id, token)
 if not is_closed(q, meta) then ring(q) end

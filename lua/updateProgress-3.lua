@@ -21,7 +21,7 @@ Repeat   safe; a second event
 local q = { events = KEYS[2], meta = KEYS[3] }
 local job, id, progress = KEYS[1], ARGV[1], ARGV[2]
 local meta = read_meta(q)
-if redis.call('EXISTS', job) == 0 then return -1 end
+if (read_job('HLEN', job) or 0) == 0 then return -1 end
 local code = lock_refusal(job, ARGV[3], ARGV[4], redis.call('HGET', job, 'ats'))
 if code ~= 0 then return code end
 

@@ -1,3 +1,4 @@
+--- @include "checked"
 --- @include "drop"
 --- @include "events"
 --- @include "lock"
@@ -12,7 +13,7 @@ local function finish_refusal(q, run, set)
     if not run.failed and redis.call('EXISTS', job .. ':dependencies', job .. ':unsuccessful') > 0 then
       code = redis.call('EXISTS', job .. ':dependencies') == 1 and -4 or -9
     end
-  elseif run.ats ~= '' and h[1] == run.ats and redis.call('ZSCORE', set, run.id) then
+  elseif run.ats ~= '' and h[1] == run.ats and read('ZSCORE', set, run.id) then
     code = 1
   end
   return code, h
@@ -38,7 +39,7 @@ end
 -- run: id, token, ats, field, value, failed, drop, attempts, fields (flat list).
 local function finish(q, run, h, set, now)
   local job = q.prefix .. run.id
-  local atm = (tonumber(h[2]) or 0) + 1
+  local atm = (whole(h[2]) or 0) + 1
   if run.drop then
     -- Keys first: a break here leaves an id in `active` without a hash, which the stalled pass drops.
     drop_job(job)
@@ -47,16 +48,16 @@ local function finish(q, run, h, set, now)
     redis.call('HSET', job, run.field, run.value, 'finishedOn', now, 'atm', atm, unpack(run.fields))
     redis.call('ZADD', set, now, run.id)
     redis.call('LREM', q.active, -1, run.id)
-    if run.failed and h[3] then redis.call('HDEL', job, 'defa') end
   end
   unlock(q, job, run.id, run.token)
+  if run.failed and h[3] and not run.drop then redis.call('HDEL', job, 'defa') end
   emit_finish(q, run, atm)
 end
 
--- Said once when the last job of a queue has ended.
+-- Said once when the last job of a queue has ended. In pcall: the jobs have ended, whatever stands in these keys.
 local function emit_drained(q)
-  if redis.call('LLEN', q.wait) == 0 and redis.call('LLEN', q.active) == 0
-    and redis.call('ZCARD', q.prioritized) == 0 then
+  if redis.pcall('LLEN', q.wait) == 0 and redis.pcall('LLEN', q.active) == 0
+    and redis.pcall('ZCARD', q.prioritized) == 0 then
     emit(q, 'drained')
   end
 end

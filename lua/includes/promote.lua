@@ -1,20 +1,21 @@
+--- @include "checked"
 --- @include "events"
 --- @include "marker"
 --- @include "meta"
 --- @include "ready"
 
 -- Moves due jobs of `delayed` to where they can be taken, 200 at the most (T7). An id without a hash is dropped.
+-- The caller has run check_ready.
 local function promote_due(q, meta, now)
-  local due = redis.call('ZRANGEBYSCORE', q.delayed, '-inf', (now + 1) * 4096 - 1, 'LIMIT', 0, 200)
+  local due = read('ZRANGEBYSCORE', q.delayed, '-inf', (now + 1) * 4096 - 1, 'LIMIT', 0, 200)
   if #due == 0 then return end
-  check_ready(q)
   for _, id in ipairs(due) do
     local job = q.prefix .. id
-    local priority = redis.pcall('HGET', job, 'priority')
-    if type(priority) ~= 'string' and redis.pcall('HLEN', job) == 0 or type(priority) == 'table' then
+    local priority = read_job('HGET', job, 'priority')
+    if not priority and (read_job('HLEN', job) or 0) == 0 then
       redis.call('ZREM', q.delayed, id)
     else
-      push_ready(q, id, tonumber(priority) or 0, 'LPUSH')
+      push_ready(q, id, whole(priority) or 0, 'LPUSH')
       redis.call('ZREM', q.delayed, id)
       redis.call('HSET', job, 'delay', 0)
       emit(q, 'waiting', 'jobId', id, 'prev', 'delayed')

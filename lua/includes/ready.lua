@@ -1,3 +1,4 @@
+--- @include "checked"
 --- @include "scores"
 
 -- Puts an id where it can be taken. `side` (LPUSH: runs last, RPUSH: runs next) counts for priority 0 only.
@@ -9,8 +10,8 @@ local function push_ready(q, id, priority, side)
   end
 end
 
--- Reads the types of the two keys that push_ready writes: a wrong one stops the script before it wrote.
+-- Reads the types of the keys that push_ready writes: a wrong one stops the script before it wrote.
 local function check_ready(q)
-  redis.call('LLEN', q.wait)
-  redis.call('ZCARD', q.prioritized)
+  read('LLEN', q.wait)
+  read('ZCARD', q.prioritized)
 end

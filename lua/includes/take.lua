@@ -1,3 +1,4 @@
+--- @include "checked"
 --- @include "events"
 
 -- The next id and the key it stands in; nothing is moved.
@@ -15,14 +16,14 @@ end
 -- which is taken out of its key and named in the reply, never turned into a hash of its own.
 local function take(q, id, source, now, opts)
   local job = q.prefix .. id
-  local fields = redis.pcall('HGETALL', job)
-  if fields.err or #fields == 0 then
+  local fields = read_job('HGETALL', job)
+  if not fields or #fields == 0 then
     leave(q, id, source)
     return nil
   end
   local ats = 1
   for i = 1, #fields, 2 do
-    if fields[i] == 'ats' then ats = (tonumber(fields[i + 1]) or 0) + 1 end
+    if fields[i] == 'ats' then ats = (whole(fields[i + 1]) or 0) + 1 end
   end
   if source == q.wait then
     redis.call('LMOVE', q.wait, q.active, 'RIGHT', 'LEFT')

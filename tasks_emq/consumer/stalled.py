@@ -34,20 +34,22 @@ async def watch_for_stalled(app: App, keys: QueueKeys, settings: Settings) -> No
     try:
         while True:
             try:
-                await _one_pass(client, keys, settings, retention)
+                held_back_s = await _one_pass(client, keys, settings, retention)
                 said = False
             except BrokerError as error:
                 log.log(logging.DEBUG if said else logging.WARNING, "stalled pass of %s: %s", keys.queue, error)
                 said = True
                 await asyncio.sleep(random.uniform(0.1, 0.5))
                 continue
-            # A little early and late, so that consumers do not ask in step.
-            await asyncio.sleep(settings.stalled_interval * random.uniform(1.0, 1.05))
+            # Held back by another's pass: the next one follows as soon as that one's interval is over, for its
+            # consumer may be the one that dies. A little late, so that consumers do not ask in step.
+            await asyncio.sleep((held_back_s or settings.stalled_interval) + random.uniform(0, 0.05))
     finally:
         await client.close()
 
 
-async def _one_pass(client: AsyncClient, keys: QueueKeys, settings: Settings, retention: runs.Retention) -> None:
+async def _one_pass(client: AsyncClient, keys: QueueKeys, settings: Settings, retention: runs.Retention) -> float:
+    """Run one pass; answers the seconds for which another consumer's holds it back, or 0."""
     cursor = 0
     for _ in range(_STEPS):
         found = await client.run(
@@ -65,4 +67,5 @@ async def _one_pass(client: AsyncClient, keys: QueueKeys, settings: Settings, re
             log.warning("queue %s: id %r stood in `active` without a job; dropped", keys.queue, wire)
         cursor = found.cursor
         if cursor <= 0:
-            return
+            return found.wait_ms / 1000
+    return 0.0

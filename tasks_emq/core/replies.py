@@ -156,16 +156,17 @@ def reclaimed(reply: Any, token: str) -> Reclaimed:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One call of the stalled pass; cursor 0: done, -1: another consumer's pass holds it back."""
+    """One call of the stalled pass; cursor 0: done, -1: another consumer's pass holds it back for `wait_ms`."""
 
     recovered: Sequence[str]
     cursor: int
     dropped: Sequence[str]
+    wait_ms: int
 
 
 def stalled_pass(reply: Any) -> Pass:
     """The answer of moveStalledJobsToWait-9."""
-    return Pass(texts(reply[0]), reply[1], texts(reply[2]))
+    return Pass(texts(reply[0]), reply[1], texts(reply[2]), reply[3])
 
 
 @dataclass(frozen=True, slots=True)

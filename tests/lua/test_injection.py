@@ -1,0 +1,153 @@
+"""No error in the middle of a script loses a job. Source: reliability §3.3 I20, §3.4, design T2
+
+For each script, state and command: put the state back, let the command fail, look at what is left.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import redis
+from cases import CASES, ENDS, Case
+from injection import Outcome, Snapshot, Step, excuse, run_with_error_at, seen, steps_of, survivors, was_checked
+from invariants import Dump, places, violations
+from prestates import LATER
+from queue_kit import Kit, ended, new_job, take
+
+from tasks_emq.core import calls, runs
+from tasks_emq.core.calls import Call
+from tasks_emq.core.scripts import all_scripts
+
+WEEK_MS = 7 * 86_400_000
+
+
+@pytest.fixture
+def kit(client: redis.Redis) -> Iterator[Kit]:
+    with client.client() as one_connection:
+        yield Kit(one_connection)
+    client.flushall()
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_an_error_at_each_command(kit: Kit, case: Case) -> None:
+    faults = faults_of(kit, case, case.build(kit))
+    assert not faults, "\n".join(faults)
+
+
+def faults_of(kit: Kit, case: Case, call: Call[Any]) -> list[str]:
+    """Every fault of a script in the state that the queue is in."""
+    before = Snapshot.of(kit)
+    assert {wrong.kind for wrong in violations(before.dump)} <= {"dangling", "doubled"}, case
+    steps = steps_of(kit, call)
+    done = seen(kit)
+    faults = []
+    for k in range(1, len(steps) + 1):
+        before.put_back(kit)
+        error = None
+        try:
+            run_with_error_at(kit.client, call, k)
+        except redis.exceptions.ResponseError as caught:
+            error = str(caught)
+        found = judge(kit, case, steps, k, error, before.dump, done)
+        faults += [f"{case}: error at call {k}/{len(steps)}, {steps[k - 1]}: {fault}" for fault in found]
+    return faults
+
+
+def judge(
+    kit: Kit, case: Case, steps: list[Step], k: int, error: str | None, before: Dump, done: Dump
+) -> list[str]:
+    """What is wrong with what the error left behind; runs the recovery where the state is a third one."""
+    now = seen(kit)
+    outcome = Outcome.of(before, done, now)
+    faults = [f"lost {job_id}" for job_id in outcome.lost]
+    if error and "injected" not in error:
+        faults.append(f"another error: {error}")
+    if outcome.kind in ("refused", "applied"):
+        return faults
+    known = {*violations(before), *violations(done)}
+    for wrong in outcome.wrong:
+        if wrong in known:
+            continue
+        if excuse(case.script, steps, k, wrong) is None:
+            faults.append(f"{wrong}")
+    here = steps[k - 1]
+    if not here.guarded and not was_checked(steps, k):
+        faults.append("the script has written, and the type of this key was not looked at before")
+    if here.guarded and here.writes and error:
+        faults.append("what may fail stopped the script")
+    if error and case.script in ENDS and any(step.key == "wait" for step in steps[:k]):
+        faults.append("a fetch that failed hides that the run has ended")
+    return faults + recovery_faults(kit, survivors(before, done))
+
+
+def recovery_faults(kit: Kit, expected: set[str]) -> list[str]:
+    """What is not well after every lock has run out, the passes have run and all that waits was worked off."""
+    locks = kit.client.keys(kit.key("*:lock"))
+    kit.client.delete(kit.key("limiter"), kit.key("parent:dependencies"), *locks)
+    kit.client.hdel(kit.key("meta"), "concurrency", "max", "duration")
+    kit.run(calls.resume(kit.keys))
+    now = LATER
+    for _ in range(3):
+        kit.drop("stalled-check")
+        now += 4000
+        kit.stalled_pass(ts=now, max_stalled=9)
+        while found := kit.fetch("R", 50, ts=now + WEEK_MS).jobs:
+            kit.finish_many(*(ended(job) for job in found), ts=now + WEEK_MS)
+    dump = seen(kit)
+    where = places(dump)
+    faults = [f"after recovery {job_id} is lost" for job_id in expected - where.keys()]
+    left = {job_id: at for job_id, at in where.items() if not {*at} <= {"completed", "failed"}}
+    return faults + [f"after recovery {job_id} is in {at}" for job_id, at in left.items()]
+
+
+def test_each_writing_script_has_a_state() -> None:
+    assert {case.script for case in CASES} == {script.name for script in all_scripts() if script.writes}
+
+
+#: What would be found if a script were written the obvious way: (case, its text, the change, the fault).
+WRONG = (
+    (
+        "moveToFinished-14, completed",
+        "    redis.call('ZADD', set, now, run.id)\n    redis.call('LREM', q.active, -1, run.id)\n",
+        "    redis.call('LREM', q.active, -1, run.id)\n    redis.call('ZADD', set, now, run.id)\n",
+        "ZADD completed 1700000001000 a: lost a",
+    ),
+    (
+        "moveToFinished-14, completed",
+        "read('ZCARD', target)\n",
+        "",
+        "ZADD completed .*type of this key was not looked at",
+    ),
+    ("moveToActive-11, waiting", "1, true) then error(reply) end", "1, true) then end", "HGETALL w1: lost w1"),
+)
+
+
+@pytest.mark.parametrize(("name", "text", "change", "fault"), WRONG)
+def test_the_faults_would_be_found(kit: Kit, name: str, text: str, change: str, fault: str) -> None:
+    (case,) = (case for case in CASES if str(case) == name)
+    call = case.build(kit)
+    assert text in call.script.text
+    script = replace(call.script, text=call.script.text.replace(text, change))
+    assert re.search(fault, "\n".join(faults_of(kit, case, replace(call, script=script))))
+
+
+def test_the_commands_of_the_hot_path(kit: Kit) -> None:
+    """How many commands a plain job costs: a check is bought where none was read before, and not by the way."""
+    kit.client.hset(kit.key("meta"), "opts.maxLenEvents", 10_000)
+    keep, jobs = runs.Retention(), [new_job(f"j{i}") for i in range(100)]
+
+    def commands(call: Call[Any]) -> int:
+        return len(steps_of(kit, call))
+
+    assert commands(calls.add_job(kit.keys, new_job("a"))) == 10
+    assert commands(runs.move_to_active(kit.keys, take("T"))) == 14
+    end = runs.Ended("a", "T", 1, "result", b"r")
+    assert commands(runs.move_to_finished(kit.keys, end, None, keep)) == 20
+    assert commands(calls.add_many(kit.keys, jobs)) == 508
+    ends = [ended(job) for job in kit.fetch("T", 100, ts=None).jobs]
+    kit.run(calls.add_many(kit.keys, [new_job(f"k{i}") for i in range(100)]))
+    assert commands(runs.finish_many(kit.keys, ends, take("N", 100), keep)) == 1615
