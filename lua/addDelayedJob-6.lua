@@ -14,7 +14,8 @@ ARGV[3]  options  msgpack map, stored as JSON; delay ms counts from now
 ARGV[4]  field    args or data: where the payload goes
 ARGV[5]  eta      absolute due time, ms, instead of the delay; or empty
 
-Returns  {id, 1} added; {id, 0} the id exists; {id, 2} this very call had added it before; -5 no such parent
+Returns  {id, 1} added; {id, 0} the id exists; {id, 2} this very call had added it before; {id, 3} the owner of
+         the deduplication id stays; -5 no such parent, -7 the existing job has another living parent
 Cost     O(log delayed)
 Repeat   safe: answers 2 and touches nothing
 ]]
@@ -31,14 +32,14 @@ local meta = read_meta(q)
 local due = add.eta or now + add.delay
 add.delay = math.max(0, due - now)
 local score = delayed_score(q, due)
-local code = add_refusal(add)
-if code == -5 then return code end
-if code then return answer_existing(q, meta, add, code) end
+local reply, verdict = answer_early(q, meta, add, now)
+if reply then return reply end
 
 take_id(q, add)
 store_job(add, now)
 redis.call('ZADD', q.delayed, score, add.id)
 leave_finished(add)
+if add.dedup then claim_dedup(q, meta, add, verdict) end
 if add.dependencies then redis.call('SADD', add.dependencies, add.prefix .. add.id) end
 emit(q, 'added', 'jobId', add.id, 'name', add.name)
 emit_trimming(q, meta, 'delayed', 'jobId', add.id, 'delay', due)

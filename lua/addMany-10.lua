@@ -23,10 +23,9 @@ Cost     O(jobs); the client sends at most 250 a call (T7)
 Repeat   safe: answers 2 and touches nothing
 ]]
 --- @include "clock"
+--- @include "enqueue"
 --- @include "marker"
 --- @include "meta"
---- @include "ready"
---- @include "store"
 
 local q = {
   wait = KEYS[1], active = KEYS[2], prioritized = KEYS[3], delayed = KEYS[4], events = KEYS[6], meta = KEYS[7],
@@ -45,37 +44,17 @@ check_ready(q)
 read('ZCARD', q.delayed)
 
 local delay, priority, opts_json = whole(opts.delay) or 0, whole(opts.priority) or 0, encode_opts(opts)
-local side = opts.lifo and 'RPUSH' or 'LPUSH'
 local codes, taken, ready, later = {}, 0, false, false
 for i = 5, #ARGV, 5 do
   local add = {
     prefix = prefix, id = ARGV[i], nonce = ARGV[i + 1], name = ARGV[i + 2], payload = ARGV[i + 3], field = field,
-    opts_json = opts_json, delay = delay, priority = priority,
+    opts_json = opts_json, delay = delay, priority = priority, lifo = opts.lifo, eta = whole(ARGV[i + 4]),
   }
   local code = add_refusal(add)
-  if code then
-    if code == 0 then
-      taken = taken + 1
-      emit(q, 'duplicated', 'jobId', add.id)
-    end
-  else
-    taken = taken + 1
-    local due = whole(ARGV[i + 4]) or (delay > 0 and now + delay)
-    if due then
-      add.delay = math.max(0, due - now)
-      local score = delayed_score(q, due)
-      store_job(add, now)
-      redis.call('ZADD', q.delayed, score, add.id)
-      emit(q, 'added', 'jobId', add.id, 'name', add.name)
-      emit(q, 'delayed', 'jobId', add.id, 'delay', due)
-      later = true
-    else
-      store_job(add, now)
-      push_ready(q, add.id, priority, side)
-      emit(q, 'added', 'jobId', add.id, 'name', add.name)
-      emit(q, 'waiting', 'jobId', add.id)
-      ready = true
-    end
+  if code == 0 then emit(q, 'duplicated', 'jobId', add.id) end
+  if code ~= 2 then taken = taken + 1 end
+  if not code then
+    if enqueue(q, add, now) then ready = true else later = true end
   end
   codes[#codes + 1] = code or 1
 end

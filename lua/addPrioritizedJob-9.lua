@@ -17,7 +17,8 @@ ARGV[3]  options  msgpack map, stored as JSON; priority 1...2097151
 ARGV[4]  field    args or data: where the payload goes
 ARGV[5]  eta      empty; a due time makes a delayed add
 
-Returns  {id, 1} added; {id, 0} the id exists; {id, 2} this very call had added it before; -5 no such parent
+Returns  {id, 1} added; {id, 0} the id exists; {id, 2} this very call had added it before; {id, 3} the owner of
+         the deduplication id stays; -5 no such parent, -7 the existing job has another living parent
 Cost     O(log prioritized)
 Repeat   safe: answers 2 and touches nothing
 ]]
@@ -35,15 +36,15 @@ local add = read_add(q, ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5])
 local now = read_clock(add.timestamp)
 local meta = read_meta(q)
 read('ZCARD', q.prioritized)
-local code = add_refusal(add)
-if code == -5 then return code end
-if code then return answer_existing(q, meta, add, code) end
+local reply, verdict = answer_early(q, meta, add, now)
+if reply then return reply end
 
 take_id(q, add)
 local score = priority_score(q, add.priority)
 store_job(add, now)
 redis.call('ZADD', q.prioritized, score, add.id)
 leave_finished(add)
+if add.dedup then claim_dedup(q, meta, add, verdict) end
 if add.dependencies then redis.call('SADD', add.dependencies, add.prefix .. add.id) end
 if not is_closed(q, meta) then ring(q) end
 emit(q, 'added', 'jobId', add.id, 'name', add.name)

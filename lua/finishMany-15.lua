@@ -61,7 +61,7 @@ for i, run in ipairs(runs) do
   local code, h = finish_refusal(q, run, set)
   if code == 0 then
     if ended[completed] + ended[failed] == 0 then trim_events(q, meta) end
-    finish(q, run, h, set, now)
+    finish(q, meta, run, h, set, now)
     ended[set] = ended[set] + 1
     if not run.drop then kept = kept + 1 end
   end

@@ -3,6 +3,7 @@
 from tasks_emq.app import App, default_app, task
 from tasks_emq.context import JobContext, current_job
 from tasks_emq.core.job import JobData
+from tasks_emq.core.reading_replies import ChildrenCounts, Metrics, Worker
 from tasks_emq.core.runs import Retention
 from tasks_emq.errors import (
     BrokerError,
@@ -31,21 +32,27 @@ from tasks_emq.errors import (
     StaleLease,
     TaskTimeout,
     UnknownTask,
+    WaitForChildren,
 )
+from tasks_emq.events import QueueEvent
 from tasks_emq.job import Job
 from tasks_emq.queue import AsyncQueue, Queue
 from tasks_emq.task import Task
 from tasks_emq.version import __version__
+from tasks_emq.workflow import ChildFailure, GroupResult, Signature, chain, chord, group
 
 __all__ = [
     "App",
     "AsyncQueue",
     "BrokerError",
     "CannotSerialize",
+    "ChildFailure",
+    "ChildrenCounts",
     "ConfigError",
     "DuplicateTask",
     "EmqError",
     "GiveUp",
+    "GroupResult",
     "Job",
     "JobCancelled",
     "JobContext",
@@ -57,23 +64,28 @@ __all__ = [
     "JobNotFound",
     "JobNotInState",
     "JobTimeout",
+    "Metrics",
     "NotReplicated",
     "OutcomeUnknown",
     "PayloadError",
     "PayloadTooLarge",
     "Queue",
+    "QueueEvent",
     "QueueFull",
     "RateLimited",
     "RegistryError",
     "Reschedule",
     "Retention",
     "Retry",
+    "Signature",
     "StaleLease",
     "Task",
     "TaskTimeout",
     "UnknownTask",
+    "Worker",
     "__version__",
     "current_job",
     "default_app",
+    "group",
     "task",
 ]

@@ -16,7 +16,7 @@ from tasks_emq.core.codec import Codec, codec
 from tasks_emq.core.keys import QueueKeys, check_prefix, check_queue_name, lookup_ids, queue_keys
 from tasks_emq.core.options import MAX_PAYLOAD, JobOptions, seconds, whole
 from tasks_emq.core.retry import RetryPolicy
-from tasks_emq.core.runs import Retention
+from tasks_emq.core.runs import MAX_METRICS, Retention
 from tasks_emq.errors import ConfigError
 from tasks_emq.io import embedded
 from tasks_emq.io.aio import AsyncClient
@@ -146,6 +146,7 @@ class App:
         prefix: first part of every key. codec: `msgpack` or `json`. codecs: codec by queue, where it differs.
         default_queue: of tasks that name none. retention: how long finished jobs are remembered.
         retentions: the same by queue, where it differs.
+        metrics: minutes for which consumers keep how many jobs ended in each (`Queue.metrics`); 0: not recorded.
         enqueue_timeout: seconds within which an add answers, whatever happens.
         max_payload: bytes of packed arguments.
 
@@ -163,6 +164,7 @@ class App:
         default_queue: str = "default",
         retention: Retention | None = None,
         retentions: Mapping[str, Retention] | None = None,
+        metrics: int = 0,
         enqueue_timeout: float = 2.0,
     ) -> None:
         self._url = url
@@ -173,6 +175,7 @@ class App:
         self._codecs = {check_queue_name(queue): _codec(name) for queue, name in (codecs or {}).items()}
         self._retention = retention or Retention()
         self._retentions = dict(retentions or {})
+        self.metrics = whole("metrics", metrics, 0, MAX_METRICS)
         self.patience = Patience(seconds("enqueue_timeout", enqueue_timeout))
         self.registry = Registry()
         self.task = TaskMaker(lambda: self)

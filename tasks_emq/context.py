@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
 from tasks_emq.core import runs
-from tasks_emq.core.calls import Call
+from tasks_emq.core.calls import Call, Command
+from tasks_emq.core.codec import codec_of
+from tasks_emq.core.flow import POLICIES, Node, tree_calls, under
 from tasks_emq.core.keys import user_id
-from tasks_emq.core.replies import TakenJob
+from tasks_emq.core.replies import TakenJob, pairs, raise_first
 from tasks_emq.errors import CannotSerialize, ConfigError, PayloadTooLarge
+from tasks_emq.job import Job
 
 if TYPE_CHECKING:
     from tasks_emq.app import App
+    from tasks_emq.workflow import Signature
 
 #: Source: design T9, §10
 LOG_LINES: Final = 1000
@@ -31,7 +36,7 @@ class JobContext:
         app: the app whose task runs. queue: name. taken: the job as it was fetched.
     """
 
-    __slots__ = ("_app", "_taken", "attempt", "cancelled", "fence", "id", "name", "queue")
+    __slots__ = ("_app", "_taken", "attempt", "cancelled", "fence", "following", "id", "name", "queue")
 
     def __init__(self, app: App, queue: str, taken: TakenJob, *, name: str, attempt: int) -> None:
         self._app = app
@@ -45,6 +50,8 @@ class JobContext:
         self.fence = taken.ats
         #: True once this run should stop: its lock is lost, its time is up, or the consumer stops.
         self.cancelled = False
+        #: Jobs that are added when this run completes, as the finishing script takes them.
+        self.following: list[list[object]] = []
 
     def progress(self, value: Any) -> None:
         """Store how far the run is; any JSON value.
@@ -73,6 +80,71 @@ class JobContext:
     async def alog(self, line: str) -> None:
         """`log`, awaited."""
         await self._app.aclient.run(self._log(line))
+
+    def then(self, step: Signature[Any]) -> Job[Any]:
+        """Add a job with the very script that completes this run: a run that is repeated never adds it twice.
+
+        Args:
+            step: a signature of a task on this queue; it may have a delay, no custom id.
+
+        Raises:
+            ConfigError: another queue, an option that cannot be held, or more than 100 jobs.
+
+        Script: moveToFinished-14
+        """
+        task, options = step.task, step.task.job_options
+        if options.queue != self.queue:
+            raise ConfigError(f"then(): {task.name} is on queue {options.queue!r}, this run is on {self.queue!r}")
+        if options.job_id is not None or options.eta is not None or len(self.following) >= 100:
+            raise ConfigError("then(): up to 100 jobs, without a custom id and without an eta")
+        job = task.new_job(step.args, step.kwargs)
+        self.following.append([job.id, job.name, job.payload, dict(job.opts), job.field])
+        return Job(self._app, job.id, self.queue, task.name, binder=task.binder)
+
+    def add_children(self, *steps: Signature[Any], on_failure: str = "fail") -> list[Job[Any]]:
+        """Add jobs that this one waits for when it raises WaitForChildren.
+
+        Args:
+            steps: signatures. on_failure: as in chain.
+
+        Raises:
+            as Task.delay. ParentNotFound: this job is gone.
+
+        Script: the add scripts, in one MULTI
+        """
+        nodes = self._children(steps, on_failure)
+        raise_first(self._app.client.run_atomically(tree_calls(nodes)))
+        return [Job(self._app, node.job.id, node.keys.queue, node.job.name) for node in nodes]
+
+    async def aadd_children(self, *steps: Signature[Any], on_failure: str = "fail") -> list[Job[Any]]:
+        """`add_children`, awaited."""
+        nodes = self._children(steps, on_failure)
+        raise_first(await self._app.aclient.run_atomically(tree_calls(nodes)))
+        return [Job(self._app, node.job.id, node.keys.queue, node.job.name) for node in nodes]
+
+    def children_values(self) -> dict[str, Any]:
+        """What the children that completed returned, by their ids."""
+        return self._app.client.run(self._processed())
+
+    async def achildren_values(self) -> dict[str, Any]:
+        """`children_values`, awaited."""
+        return await self._app.aclient.run(self._processed())
+
+    def _children(self, steps: Sequence[Signature[Any]], on_failure: str) -> list[Node]:
+        if on_failure not in POLICIES:
+            raise ConfigError(f"on_failure={on_failure!r}: one of {', '.join(POLICIES)}")
+        parent = self._app.keys(self.queue).key(self._taken.id)
+        made = [(self._app.keys(s.task.job_options.queue), s.task.new_job(s.args, s.kwargs)) for s in steps]
+        return [under(Node(keys, job), parent, on_failure) for keys, job in made]
+
+    def _processed(self) -> Command[dict[str, Any]]:
+        codec = codec_of(self._taken.fields)
+
+        def values(reply: Any) -> dict[str, Any]:
+            found = pairs(reply)
+            return {user_id(k.decode().rpartition(":")[2]): codec.unpack_value(v) for k, v in found.items()}
+
+        return Command(("HGETALL", self._app.keys(self.queue).key(f"{self._taken.id}:processed")), values)
 
     def _progress(self, value: Any) -> Call[None]:
         try:

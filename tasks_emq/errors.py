@@ -32,7 +32,8 @@
             ├── IterationExists code -10
             └── NoFreeSlot      code -11
 
-The signals that a task raises to steer its own run (`Retry`, `GiveUp`, `Reschedule`, `RateLimited`) stand
+The signals that a task raises to steer its own run (`Retry`, `GiveUp`, `Reschedule`, `RateLimited`,
+`WaitForChildren`) stand
 outside this tree on purpose: `except EmqError` inside a task must not swallow them.
 """
 
@@ -256,6 +257,10 @@ class Reschedule(Steering):
         super().__init__(at, delay)
         self.at = at
         self.delay = delay
+
+
+class WaitForChildren(Steering):
+    """Put the job aside until the children that it has are done, and run it again then; no attempt is counted."""
 
 
 class RateLimited(Steering):

@@ -8,13 +8,13 @@ from collections.abc import Generator
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from tasks_emq.context import running_job
-from tasks_emq.core import calls
+from tasks_emq.core import calls, reading
 from tasks_emq.core.annotations import Binder
 from tasks_emq.core.calls import Command, Flow
 from tasks_emq.core.codec import codec_of
 from tasks_emq.core.job import JobData, json_field, text
 from tasks_emq.core.keys import lookup_ids, user_id
+from tasks_emq.core.reading_replies import ChildrenCounts
 from tasks_emq.core.replies import Ending
 from tasks_emq.core.states import State
 from tasks_emq.errors import BrokerError, JobCancelled, JobFailed, JobNotFound, JobNotInState, JobTimeout
@@ -101,6 +101,17 @@ class Job(Generic[R]):
     async def alogs(self) -> list[str]:
         """`logs`, awaited."""
         return await self._app.aclient.drive(self._logs())
+
+    def children_counts(self) -> ChildrenCounts:
+        """How many children the job has, by what became of them.
+
+        Script: getDependencyCounts-4
+        """
+        return self._app.client.drive(self._children_counts())
+
+    async def achildren_counts(self) -> ChildrenCounts:
+        """`children_counts`, awaited."""
+        return await self._app.aclient.drive(self._children_counts())
 
     def retry(self) -> None:
         """Run a job that has ended again, with its attempts counted from the start.
@@ -204,6 +215,8 @@ class Job(Generic[R]):
             return None
 
     def _warn(self, timeout: float | None) -> None:
+        from tasks_emq.context import running_job  # which gives out jobs itself
+
         if timeout is None and running_job() is not None:
             warnings.warn(
                 "result() without a timeout inside a task can wait for ever for a slot that this task holds",
@@ -248,6 +261,11 @@ class Job(Generic[R]):
         wire = yield from self._locate()
         lines: list[str] = yield calls.get_logs(self._app.keys(self.queue), wire)
         return lines
+
+    def _children_counts(self) -> Flow[ChildrenCounts]:
+        wire = yield from self._locate()
+        found: ChildrenCounts = yield reading.get_dependency_counts(self._app.keys(self.queue), wire)
+        return found
 
     def _retry(self) -> Generator[Any, Any, None]:
         wire = yield from self._locate()

@@ -9,8 +9,8 @@ from tasks_emq.core.calls import Call, Flow
 from tasks_emq.core.job import JobData
 from tasks_emq.core.options import whole
 from tasks_emq.core.states import STATE_KEYS, State
-from tasks_emq.errors import ConfigError
 from tasks_emq.job import Job
+from tasks_emq.reading import AsyncQueueReading, QueueReading, check_state
 
 if TYPE_CHECKING:
     from tasks_emq.app import App
@@ -42,8 +42,7 @@ class _QueueCalls:
         return calls.get_counts(self._keys, list(STATE_KEYS))
 
     def _jobs(self, state: State, start: int, end: int, oldest_first: bool) -> Call[list[JobData]]:
-        if state not in STATE_KEYS:
-            raise ConfigError(f"state {state!r}: one of {', '.join(STATE_KEYS)}")
+        check_state(state)
         whole("start", start, 0, 2**53)
         whole("end", end, start, start + 999)
         return calls.get_jobs(self._keys, state, start, end, oldest_first=oldest_first)
@@ -56,7 +55,7 @@ class _QueueCalls:
             left = yield calls.resume(self._keys, event=False)
 
 
-class Queue(_QueueCalls):
+class Queue(_QueueCalls, QueueReading):
     """One queue, blocking.
 
     Args:
@@ -93,7 +92,7 @@ class Queue(_QueueCalls):
         return self.app.client.run(calls.is_paused(self._keys))
 
 
-class AsyncQueue(_QueueCalls):
+class AsyncQueue(_QueueCalls, AsyncQueueReading):
     """One queue, awaited.
 
     Args:

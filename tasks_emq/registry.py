@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,11 +18,14 @@ def task_name(function: Callable[..., Any]) -> str:
     """`module.qualname`; for a script run as `__main__`, the name it would be imported by.
 
     Raises:
-        ConfigError: a lambda or a function inside a function has no name that another process could know.
+        ConfigError: a lambda, a function inside a function or an object that is no function has no name that
+            another process could know.
 
     Source: design §10
     """
-    module, qualname = function.__module__, function.__qualname__
+    module, qualname = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    if module is None or qualname is None:
+        raise ConfigError(f"{function!r} has no name that a consumer could find; give it one with name=...")
     if "<" in qualname:
         raise ConfigError(
             f"{module}.{qualname}: a lambda or a function inside a function has no name that a consumer could "
@@ -87,7 +91,6 @@ class Registry:
 
 
 def _place(function: Callable[..., Any]) -> str:
-    code = getattr(function, "__code__", None)
-    if code is None:
-        return f"{function.__module__}.{function.__qualname__}"
-    return f"{code.co_filename}:{code.co_firstlineno}"
+    # Two functions under one decorator share the wrapper's place.
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return repr(function) if code is None else f"{code.co_filename}:{code.co_firstlineno}"

@@ -6,12 +6,13 @@ import logging
 import os
 import random
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from time import monotonic, sleep
 from typing import Final
 
-from tasks_emq.core import calls
+from tasks_emq.core import calls, replies
+from tasks_emq.core.calls import Command
 from tasks_emq.core.keys import QueueKeys
 from tasks_emq.core.replies import Ending, Event
 from tasks_emq.errors import BrokerError, JobNotFound
@@ -28,6 +29,7 @@ _IDLE_S: Final = 10.0
 #: Entries of one read. A reader that fills reads has fallen behind and jumps to the end: the checks see the rest.
 _READ: Final = 2000
 _CHECKS_A_TRIP: Final = 500
+_ENDS: Final = ("completed", "failed", "removed")
 
 
 class Listener:
@@ -89,7 +91,7 @@ class Listener:
                 if after is None:
                     after = self._client.run(calls.last_event_id(self._keys))
                 if monotonic() >= next_check:
-                    self._ask(list(self._watched))
+                    self._ask(list(self._watched), {})
                     next_check = monotonic() + CHECK_EVERY_S
                 wait_ms = max(1, int((next_check - monotonic()) * 1000))
                 events = self._client.run(calls.read_events(self._keys, after, block_ms=wait_ms, count=_READ))
@@ -98,6 +100,8 @@ class Listener:
                     self._take_in(events)
                 said = False
             except BrokerError as error:
+                if not self._watched and self._may_end():
+                    return
                 if not said:
                     log.warning("waiting for results: %s; trying again until it works", error)
                 said = True
@@ -120,24 +124,35 @@ class Listener:
     def _take_in(self, events: Iterable[Event]) -> None:
         ended: dict[str, Event] = {}
         for event in events:
-            if event.name in ("completed", "failed", "removed"):
-                wire = event.fields.get(b"jobId", b"").decode("utf-8", "replace")
-                if wire in self._watched:
-                    ended[wire] = event
+            if event.name in _ENDS and _job_of(event) in self._watched:
+                ended[_job_of(event)] = event
         if ended:
             self._ask(list(ended), ended)
 
-    def _ask(self, wires: list[str], ended: dict[str, Event] | None = None) -> None:
+    def _ask(self, wires: list[str], ended: Mapping[str, Event]) -> None:
         for start in range(0, len(wires), _CHECKS_A_TRIP):
             part = wires[start : start + _CHECKS_A_TRIP]
             answers = self._client.run_each([calls.is_finished(self._keys, wire) for wire in part])
+            gone: dict[str, JobNotFound] = {}
             for wire, answer in zip(part, answers, strict=True):
                 if isinstance(answer, JobNotFound):
-                    self._settle(wire, _told(ended[wire]) or answer if ended and wire in ended else answer)
+                    gone[wire] = answer
                 elif isinstance(answer, Exception):
                     raise answer
                 elif answer is not None:
                     self._settle(wire, answer)
+            last = ended if gone.keys() <= ended.keys() else {**self._look_back(), **ended}
+            for wire, not_found in gone.items():
+                self._settle(wire, (_told(last[wire]) if wire in last else None) or not_found)
+
+    def _look_back(self) -> dict[str, Event]:
+        """The last event of each job that ended of late: a job that was not kept leaves nothing else.
+
+        It may have ended while nobody read the events, or a moment before this check.
+        """
+        newest = ("XREVRANGE", self._keys.key("events"), "+", "-", "COUNT", _READ)
+        found = self._client.run(Command(newest, lambda entries: replies.events([[b"", entries]])))
+        return {_job_of(event): event for event in reversed(found) if event.name in _ENDS}
 
     def _settle(self, wire: str, outcome: Ending | JobNotFound) -> None:
         with self._lock:
@@ -149,6 +164,10 @@ class Listener:
                     future.set_result(outcome)
                 else:
                     future.set_exception(outcome)
+
+
+def _job_of(event: Event) -> str:
+    return event.fields.get(b"jobId", b"").decode("utf-8", "replace")
 
 
 def _told(event: Event) -> Ending | None:

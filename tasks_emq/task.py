@@ -21,6 +21,7 @@ from tasks_emq.core.replies import Added
 from tasks_emq.core.retry import RetryPolicy
 from tasks_emq.errors import BrokerError, ConfigError, EmqError, JobExists, OutcomeUnknown
 from tasks_emq.job import Job
+from tasks_emq.workflow import Signature
 
 if TYPE_CHECKING:
     from tasks_emq.app import App
@@ -121,7 +122,7 @@ class Task(Generic[P, R]):
 
         Script: addStandardJob-9, addDelayedJob-6 or addPrioritizedJob-9
         """
-        job = self._new_job(args, kwargs)
+        job = self.new_job(args, kwargs)
         try:
             return self._job(self.app.client.run(self._call(job)))
         except OutcomeUnknown as error:
@@ -129,7 +130,7 @@ class Task(Generic[P, R]):
 
     async def adelay(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """`delay`, awaited."""
-        job = self._new_job(args, kwargs)
+        job = self.new_job(args, kwargs)
         try:
             return self._job(await self.app.aclient.run(self._call(job)))
         except OutcomeUnknown as error:
@@ -199,7 +200,19 @@ class Task(Generic[P, R]):
             options["job_id"] = task_id
         return self.options(**options)
 
-    def _new_job(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> NewJob:
+    def s(self, *args: P.args, **kwargs: P.kwargs) -> Signature[R]:
+        """The task with arguments, as a step of a workflow.
+
+        In a chain, a step that follows another one gets that one's value before these arguments.
+        """
+        return Signature(self, args, kwargs)
+
+    def new_job(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> NewJob:
+        """A job with these arguments, not yet added.
+
+        Raises:
+            TypeError: they do not fit the function. CannotSerialize, PayloadTooLarge: they cannot be stored.
+        """
         self.binder.check(args, kwargs)
         options = self.job_options
         codec = self.app.codec(options.queue)
@@ -239,7 +252,7 @@ class Task(Generic[P, R]):
         if self.job_options.job_id is not None:
             raise ConfigError("delay_many: a custom job_id names one job; add these one by one")
         every = (
-            self._new_job((), item) if isinstance(item, Mapping) else self._new_job(_positional(item), {})
+            self.new_job((), item) if isinstance(item, Mapping) else self.new_job(_positional(item), {})
             for item in calls_of
         )
         batches = _batches(every)

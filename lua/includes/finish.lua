@@ -1,8 +1,10 @@
 --- @include "checked"
 --- @include "drop"
 --- @include "events"
+--- @include "follow"
 --- @include "lock"
 --- @include "metrics"
+--- @include "parent"
 
 -- Whether a job may end as `set` now: 0, or why not; 1: this very run has ended it before (its reply was lost, T5).
 -- Returns the code and the fields of leave_refusal.
@@ -35,11 +37,22 @@ local function emit_finish(q, run, atm)
   end
 end
 
+-- Tells the parent. A child that is not kept and has no policy is gone, which settles its edge too.
+local function settle_finish(job, run, h, now)
+  if not run.failed then
+    settle_edge(settle_completed, h[5], job, run.value, now)
+    return
+  end
+  settle_edge(settle_failed, h[5], job, policy_of(h[6]), run.value, now)
+  if run.drop then settle_edge(settle_gone, h[5], job, now) end
+end
+
 -- Ends one job that finish_refusal answered with 0; `h` is what it read.
--- run: id, token, ats, field, value, failed, drop, attempts, fields (flat list).
-local function finish(q, run, h, set, now)
+-- run: id, token, ats, field, value, failed, drop, attempts, fields (flat list), follow (jobs to publish with it).
+local function finish(q, meta, run, h, set, now)
   local job = q.prefix .. run.id
   local atm = (whole(h[2]) or 0) + 1
+  if run.follow then publish(q, meta, run.follow, now) end
   if run.drop then
     -- Keys first: a break here leaves an id in `active` without a hash, which the stalled pass drops.
     drop_job(job)
@@ -52,6 +65,8 @@ local function finish(q, run, h, set, now)
   unlock(q, job, run.id, run.token)
   if run.failed and h[3] and not run.drop then redis.call('HDEL', job, 'defa') end
   emit_finish(q, run, atm)
+  if h[5] then settle_finish(job, run, h, now) end
+  if h[7] then pcall(let_go, q, meta, run.id, h[7], now) end
 end
 
 -- Said once when the last job of a queue has ended. In pcall: the jobs have ended, whatever stands in these keys.

@@ -13,9 +13,14 @@ local function count_metric(key, size, now, n)
   end
   local minutes = math.min(math.floor(now / 60000) - math.floor(since / 60000), size)
   if minutes <= 0 then return end
-  local points = { before - (whole(prev[2]) or 0) }
-  for i = 2, math.min(minutes, 1000) do points[i] = 0 end
-  redis.pcall('LPUSH', key .. ':data', unpack(points))
+  redis.pcall('LPUSH', key .. ':data', before - (whole(prev[2]) or 0))
+  local zeros = minutes - 1
+  while zeros > 0 do
+    local points = {}
+    for i = 1, math.min(zeros, 1000) do points[i] = 0 end
+    redis.pcall('LPUSH', key .. ':data', unpack(points))
+    zeros = zeros - #points
+  end
   redis.pcall('LTRIM', key .. ':data', 0, size - 1)
   redis.pcall('HSET', key, 'prevCount', before, 'prevTS', now)
 end

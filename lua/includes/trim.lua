@@ -1,5 +1,5 @@
 --- @include "checked"
---- @include "drop"
+--- @include "remove"
 
 -- What is kept of the finished, {count, age s, limit}; what is no number is not set.
 local function read_keep(given)
@@ -21,7 +21,7 @@ local function trim_finished(q, set, keep, now, most)
     if surplus > #old then old = redis.call('ZRANGE', set, 0, math.min(surplus, most) - 1) end
   end
   for _, id in ipairs(old) do
-    drop_job(q.prefix .. id)
+    remove_job(q.prefix, id, now, false, false)
     redis.call('ZREM', set, id)
   end
   return #old

@@ -45,7 +45,12 @@ async def check_server(client: AsyncClient, keys: QueueKeys) -> None:
     _check_version(info, client.server.shown)
     await _check_policy(client, info)
     await _check_rights(client, keys)
-    await client.run(Command(("HSETNX", keys.key("meta"), "version", f"tasks_emq:{__version__}"), int))
+    try:
+        await client.run(Command(("HSETNX", keys.key("meta"), "version", f"tasks_emq:{__version__}"), int))
+    except BrokerError as error:
+        # Nobody decides by it, and a server whose memory is full refuses it: the queue must still drain.
+        if not error.reached:
+            raise
 
 
 def _info(reply: bytes) -> dict[str, str]:

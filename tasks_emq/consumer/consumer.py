@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import random
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -53,9 +54,13 @@ class Consumer:
             raise ConfigError("a queue is named twice")
         if len({share.weight is None for share in self.shares}) != 1:
             raise ConfigError("give every queue a weight (`-q a:3 -q b:1`) or none (served in this order)")
+        self._lock = threading.Lock()
         self._stopping: asyncio.Event | None = None
         self._hurry: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopped_early = False
+        self._can_close = True
+        #: How many runs could not be ended at the stop: only the end of the process can.
         self.stuck_threads = 0
 
     def run(self) -> None:
@@ -64,8 +69,12 @@ class Consumer:
         Raises:
             ConfigError: the server cannot be used safely; says what to change.
         """
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner = asyncio.Runner(loop_factory=_loop_factory())
+        try:
             runner.run(self.arun())
+        finally:
+            if self._can_close:
+                runner.close()
 
     def check(self) -> None:
         """Check the server as at a start, once.
@@ -86,10 +95,13 @@ class Consumer:
     def stop(self) -> None:
         """Stop in order: fetch no more, wait for running jobs, hand the rest back. A second call skips the wait.
 
-        May be called from any thread.
+        May be called from any thread. Before the start it makes the start end at once.
         """
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._stop)
+        with self._lock, suppress(RuntimeError):  # the loop may be closed: it has ended by itself
+            if self._loop is None:
+                self._stopped_early = True
+            else:
+                self._loop.call_soon_threadsafe(self._stop)
 
     def _stop(self) -> None:
         if self._stopping is None or self._hurry is None:
@@ -98,14 +110,18 @@ class Consumer:
 
     async def arun(self) -> None:
         """`run`, awaited."""
-        self._loop = asyncio.get_running_loop()
         self._stopping, self._hurry = asyncio.Event(), asyncio.Event()
+        with self._lock:
+            self._loop = asyncio.get_running_loop()
+            if self._stopped_early:
+                self._stopping.set()
         put_back = on_signals(self._stop)
         try:
             if await self._until_ready(self._stopping):
                 await self._consume(self._stopping, self._hurry)
         finally:
             put_back()
+            self._stopped_early = False
             await self.app.aclose()
 
     async def _until_ready(self, stopping: asyncio.Event) -> bool:
@@ -148,7 +164,7 @@ class Consumer:
         renewer = LockThread(self.app, lanes, settings)
         renewer.start()
         drives = [asyncio.create_task(lane.drive(), name=f"drive {lane.keys.queue}") for lane in lanes]
-        side = [asyncio.create_task(lane.park(), name=f"park {lane.keys.queue}") for lane in lanes]
+        side = [asyncio.create_task(lane.parking.run(), name=f"park {lane.keys.queue}") for lane in lanes]
         side += [asyncio.create_task(watch_for_stalled(self.app, lane.keys, settings)) for lane in lanes]
         names = ", ".join(share.name for share in self.shares)
         log.info("%s: ready, serving %s with %d slots", settings.name, names, settings.concurrency)
@@ -158,7 +174,10 @@ class Consumer:
             for task in side:
                 task.cancel()
             await asyncio.gather(*side, return_exceptions=True)
-            self.stuck_threads = await wind_down(lanes, drives, settings.grace, hurry)
+            stuck = await wind_down(lanes, drives, settings.grace, hurry)
+            self.stuck_threads = len(stuck)
+            # A loop waits at its close for every coroutine, and one that ignores its cancellation never ends.
+            self._can_close = not any(run.handle for run in stuck)
             renewer.stop()
             pool.close()
             await asyncio.gather(*(lane.disconnect() for lane in lanes), return_exceptions=True)
@@ -170,9 +189,7 @@ class Consumer:
         try:
             while not stopping.is_set():
                 timeout = _BURST_IDLE_S if self.settings.burst else None
-                done, _ = await asyncio.wait(
-                    [stop, *tasks], timeout=timeout, return_when=asyncio.FIRST_COMPLETED
-                )
+                done, _ = await asyncio.wait([stop, *tasks], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     if task is not stop:
                         task.result()

@@ -9,21 +9,22 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from tasks_emq.app import client_name
 from tasks_emq.consumer.finish import Pending, plan, written
-from tasks_emq.consumer.outcome import Abandon, Outcome, Running
+from tasks_emq.consumer.inputs import needs_inputs, take_inputs
+from tasks_emq.consumer.outcome import Abandon, AwaitChildren, HandBack, Outcome, Running
+from tasks_emq.consumer.park import Park
 from tasks_emq.consumer.pool import Pool
+from tasks_emq.consumer.reclaim import Reclaims
 from tasks_emq.consumer.run import Runner
 from tasks_emq.consumer.settings import QueueShare, Settings
 from tasks_emq.consumer.slots import Slots
 from tasks_emq.core import runs
-from tasks_emq.core.calls import Command
 from tasks_emq.core.job import number
 from tasks_emq.core.replies import CODES, Fetched, TakenJob
 from tasks_emq.core.runs import FINISH_BATCH, Take
-from tasks_emq.errors import BrokerError, EmqError, FailedChildren, PendingChildren
+from tasks_emq.errors import EmqError, FailedChildren, OutcomeUnknown, PendingChildren
 from tasks_emq.io.aio import AsyncClient
 from tasks_emq.io.exchange import Patience
 
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tasks_emq.consumer")
 
-#: When to look for what a lost fetch took: it may still be on its way to the server. Source: design T5
-_RECLAIM_AT_S: Final = (0.0, 1.0, 5.0, 15.0)
 #: A reply that takes longer is taken for lost.
 _REPLY_S: Final = 10.0
 _LIMIT_S: Final = 30.0
@@ -43,7 +42,7 @@ class Lane:
     """Serves one queue.
 
     `drive` has at most one write under way: outcomes that gather meanwhile go out together in the next, which also
-    fetches for every slot that is free. `park` sleeps on the marker while the queue is empty.
+    fetches for every slot that is free. `parking` sleeps on the marker while the queue is empty.
 
     Args:
         app, share, settings: what and how. slots: shared with the other lanes. pool: threads.
@@ -68,30 +67,31 @@ class Lane:
         self.trouble: str | None = None
         self._settings = settings
         self._retention = app.retention(share.name)
+        self._metrics = (app.metrics if settings.metrics is None else settings.metrics) or None
         self._runner = Runner(app, share.name, settings)
         self._slots = slots
         self._claimant = slots.join(share)
         self._pool = pool
         self._client = AsyncClient(app.server, Patience(_REPLY_S, once=True))
-        parking = f"{client_name(self.keys)}:w:{settings.name}"
-        self._parking = AsyncClient(app.server, Patience(_REPLY_S, once=True), name=parking)
+        self.parking = Park(app, self.keys, settings, slots, feed=self.feed)
         self._token_prefix = token_prefix
         self._tokens = 0
         self._pending: deque[Pending] = deque()
         self._wake = asyncio.Event()
-        self._idle = asyncio.Event()
         self._woken = woken
         self._loop = asyncio.get_running_loop()
-        self._park_s = settings.park
         self._limited_until = 0.0
-        self._reclaims: set[asyncio.Task[None]] = set()
+        self._limiting = False
+        self._reclaims = Reclaims(
+            self.keys, self._client, settings.lock_ms, found=self._found_again, changed=self.wake
+        )
         self.fetching = True
         self.closed = False
 
     def feed(self) -> None:
         """The queue may have work: fetch."""
         self._slots.set_hungry(self._claimant, True)
-        self._idle.clear()
+        self.parking.leave()
         self.idle_since = None
         self._wake.set()
 
@@ -102,7 +102,7 @@ class Lane:
     @property
     def settled(self) -> bool:
         """Nothing runs and nothing is left to write."""
-        return not self.running and not self._pending and not self._reclaims
+        return not self.running and not self._pending and not self._reclaims.searching
 
     def is_done(self, seconds: float) -> bool:
         """Whether the queue has been empty for so long and nothing runs here."""
@@ -112,7 +112,9 @@ class Lane:
         """Write, fetch and start until `closed` and settled."""
         self.feed()
         while not (self.closed and self.settled):
-            take = self._take()
+            # A rate limit is written before the next fetch, not beside it: it must hold for that one.
+            take = None if self._limiting else self._take()
+            self._limiting = False
             batch = [self._pending.popleft() for _ in range(min(len(self._pending), FINISH_BATCH))]
             if batch or take:
                 await self._write(batch, take)
@@ -132,7 +134,7 @@ class Lane:
         return Take(token, count, self._settings.lock_ms, self._settings.name)
 
     async def _write(self, batch: list[Pending], take: Take | None) -> None:
-        commit = plan(self.keys, batch, take, self._retention)
+        commit = plan(self.keys, batch, take, self._retention, self._metrics)
         answers = await self._client.run_each(commit.calls)
         fetched: Fetched | None = None
         lost: list[Pending] = []
@@ -148,8 +150,9 @@ class Lane:
                 self._settle(item, code)
         if take and fetched is None:
             self._slots.unclaim(take.count)
-            if not (isinstance(problem, BrokerError) and problem.reached):
-                self._find_again(take.token)
+            # Only what may have arrived can have taken jobs; the fetch is in the last call.
+            if isinstance(answers[-1], OutcomeUnknown):
+                self._reclaims.search(take.token)
         if fetched is not None and take:
             self._start_all(fetched, take)
         if problem:
@@ -175,6 +178,10 @@ class Lane:
             again = run.failed(error, "children") if code == -9 else self._runner.raised(run, error)
             self._pending.append(Pending(run, again))
             return
+        if code == 1 and isinstance(item.outcome, AwaitChildren):
+            # Its children are done already: run it again now.
+            self._pending.append(Pending(run, run.hand_back()))
+            return
         if code < 0:
             # After a lost reply a refusal says that the first write did it, or that the job has gone on since.
             level = logging.DEBUG if item.resent else logging.WARNING
@@ -194,46 +201,52 @@ class Lane:
             self._loop.call_later(pause, self.feed)
         elif missing and not fetched.dropped:
             self._rest(fetched)
-        for taken in fetched.jobs:
+        # Jobs of a fetch that was under way when the stop came go back to the head, the last one first.
+        for taken in fetched.jobs if self.fetching else reversed(fetched.jobs):
             self._start(taken, fetched.now_ms)
         self._woken()
 
     def _rest(self, fetched: Fetched) -> None:
         """The queue is empty: park until the marker, the next due time or the longest sleep."""
-        self._park_s = self._settings.park
-        if fetched.due_ms:
-            self._park_s = min(10.0, max(0.001, (fetched.due_ms - fetched.now_ms) / 1000))
         self._slots.set_hungry(self._claimant, False)
         self.idle_since = self.idle_since or monotonic()
-        self._idle.set()
+        self.parking.enter((fetched.due_ms - fetched.now_ms) / 1000 if fetched.due_ms else None)
 
     def _start(self, taken: TakenJob, now_ms: int) -> None:
         run, outcome = self._runner.prepare(taken, now_ms)
         self.running[taken.id, taken.ats] = run
+        if not self.fetching:
+            run.in_thread, outcome = False, run.hand_back()
+        if outcome is None and run.opts and needs_inputs(run):
+            run.handle = self._loop.create_task(self._start_with_inputs(run))
+        else:
+            self._launch(run, outcome)
+
+    async def _start_with_inputs(self, run: Running) -> None:
+        try:
+            outcome = await take_inputs(self._client, self.keys, self._runner, run)
+        except BaseException as error:
+            outcome = self._runner.raised(run, error)
+        run.handle = None
+        self._launch(run, outcome)
+
+    def _launch(self, run: Running, outcome: Outcome | None) -> None:
         if outcome is not None or not run.in_thread:
+            run.in_thread = False
             self._slots.thread_not_needed()
         if outcome is not None:
             self._done(run, outcome)
         elif run.in_thread:
-            if run.task and run.task.timeout is not None:
-                self._loop.call_later(run.task.timeout, self._overrun, run)
             self._pool.submit(self._runner.run_function, self._runner.raised, run, self._done)
         else:
             run.handle = self._loop.create_task(self._runner.run_coroutine(run, self._done))
-
-    def _overrun(self, run: Running) -> None:
-        if self._pool.interrupt(run):
-            run.context.cancelled = True
-            log.warning(
-                "job %s has run longer than its timeout; its thread is interrupted, which a call into C delays",
-                run.context.id,
-            )
 
     def _done(self, run: Running, outcome: Outcome) -> None:
         self._slots.run_ended(in_thread=run.in_thread)
         run.handle = None
         if not isinstance(outcome, Abandon):
             run.ended = True
+            self._limiting = self._limiting or isinstance(outcome, HandBack)
             self._pending.append(Pending(run, outcome))
         elif not run.stopping:
             self.running.pop((run.taken.id, run.taken.ats), None)
@@ -243,67 +256,24 @@ class Lane:
     def lose(self, job_id: str, ats: int) -> None:
         """The lock of a run is lost: tell its task, whose writes the scripts refuse from now on."""
         run = self.running.get((job_id, ats))
-        if run is None or run.context.cancelled:
+        if run is None or run.ended or run.context.cancelled:
             return
         log.warning("job %s: its lock is lost, the run is cancelled; another consumer may run it", run.context.id)
         run.context.cancelled = True
         if run.handle:
             run.handle.cancel()
 
-    def _find_again(self, token: str) -> None:
-        task = self._loop.create_task(self._reclaim(token))
-        self._reclaims.add(task)
-        task.add_done_callback(self._reclaims.discard)
-        task.add_done_callback(lambda _: self._wake.set())
-
-    async def _reclaim(self, token: str) -> None:
-        """Run what a fetch took whose reply was lost, with no attempt charged."""
-        began = monotonic()
-        for at in _RECLAIM_AT_S:
-            if self.closed and at > 0:
-                return
-            await asyncio.sleep(max(0.0, began + at - monotonic()))
-            cursor = 0
-            while True:
-                try:
-                    found = await self._client.run(runs.reclaim(self.keys, token, self._settings.lock_ms, cursor))
-                except EmqError:
-                    if monotonic() - began > self._settings.lock * 2:
-                        return  # what it took has been recovered by a stalled pass
-                    await asyncio.sleep(random.uniform(0.05, 0.3))
-                    continue
-                for taken in found.jobs:
-                    if (taken.id, taken.ats) not in self.running:
-                        log.info("job %s was taken by a fetch whose reply was lost; it runs now", taken.id)
-                        self._slots.claim_one()
-                        self._start(taken, number(taken.fields, b"processedOn"))
-                cursor = found.cursor
-                if cursor == 0:
-                    break
-
-    async def park(self) -> None:
-        """Sleep on the marker while the queue is empty; every return is followed by one fetch (T8)."""
-        while self.fetching:
-            await self._idle.wait()
-            if self._slots.available <= 0:
-                # Whoever has no free slot must not take the marker away from those who have.
-                await asyncio.sleep(0.05)
-                continue
-            timeout = f"{max(self._park_s, 0.002):.3f}"
-            self._parking.patience = Patience(self._park_s + 2.0, once=True)
-            marker = self.keys.key("marker")
-            try:
-                popped = await self._parking.run(Command(("BZPOPMIN", marker, timeout), _popped))
-                if popped and self._slots.available <= 0:
-                    await self._client.run(Command(("ZADD", marker, 0, "0"), int))
-            except BrokerError as error:
-                log.debug("queue %s: park: %s", self.share.name, error)
-                await asyncio.sleep(random.uniform(0.05, 0.3))
-            self.feed()
+    def _found_again(self, taken: TakenJob) -> None:
+        if (taken.id, taken.ats) in self.running:
+            return
+        log.info("job %s was taken by a fetch whose reply was lost", taken.id)
+        self._slots.claim_one()
+        self._start(taken, number(taken.fields, b"processedOn"))
 
     def stop_fetching(self) -> None:
-        """Take no more jobs."""
+        """Take no more jobs; those that are on their way go back."""
         self.fetching = False
+        self._reclaims.hurry()
         self._slots.set_hungry(self._claimant, False)
         self._wake.set()
 
@@ -336,9 +306,6 @@ class Lane:
 
     async def disconnect(self) -> None:
         """Close both connections."""
+        self._reclaims.cancel()
         await self._client.close()
-        await self._parking.close()
-
-
-def _popped(reply: Any) -> bool:
-    return reply is not None
+        await self.parking.close()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tasks_emq.consumer.outcome import HandBack, Outcome, Running
+from tasks_emq.consumer.outcome import AwaitChildren, HandBack, Outcome, Running
 from tasks_emq.core import runs
 from tasks_emq.core.calls import Call
 from tasks_emq.core.keys import QueueKeys
@@ -40,7 +40,9 @@ class Written:
     fetched: Fetched | None
 
 
-def plan(keys: QueueKeys, pending: Sequence[Pending], take: Take | None, retention: Retention) -> Commit:
+def plan(
+    keys: QueueKeys, pending: Sequence[Pending], take: Take | None, retention: Retention, metrics: int | None
+) -> Commit:
     """Turn outcomes into calls, the fetch in the last of them.
 
     A lone end runs moveToFinished-14, two or more finishMany-15, none of them moveToActive-11.
@@ -49,17 +51,17 @@ def plan(keys: QueueKeys, pending: Sequence[Pending], take: Take | None, retenti
     carried: list[list[Pending]] = []
     ends: list[Pending] = []
     for item in pending:
-        if isinstance(item.outcome, Ended):
+        if isinstance(item.outcome, Ended) and not item.outcome.follow:
             ends.append(item)
         else:
-            made.append(_single(keys, item.outcome))
+            made.append(_single(keys, item.outcome, retention))
             carried.append([item])
     outcomes = [item.outcome for item in ends if isinstance(item.outcome, Ended)]
     if len(outcomes) == 1:
-        made.append(runs.move_to_finished(keys, outcomes[0], take, retention))
+        made.append(runs.move_to_finished(keys, outcomes[0], take, retention, metrics=metrics))
         carried.append(ends)
     elif outcomes:
-        made.append(runs.finish_many(keys, outcomes, take, retention))
+        made.append(runs.finish_many(keys, outcomes, take, retention, metrics=metrics))
         carried.append(ends)
     elif take:
         made.append(runs.move_to_active(keys, take))
@@ -67,7 +69,11 @@ def plan(keys: QueueKeys, pending: Sequence[Pending], take: Take | None, retenti
     return Commit(made, carried, take)
 
 
-def _single(keys: QueueKeys, outcome: Outcome) -> Call[Any]:
+def _single(keys: QueueKeys, outcome: Outcome, retention: Retention) -> Call[Any]:
+    if isinstance(outcome, Ended):
+        return runs.move_to_finished(keys, outcome, None, retention)
+    if isinstance(outcome, AwaitChildren):
+        return runs.move_to_waiting_children(keys, outcome.id, outcome.token, outcome.ats)
     if isinstance(outcome, HandBack):
         return runs.hand_back(keys, outcome.id, outcome.token, outcome.ats, limit_ms=outcome.limit_ms)
     assert isinstance(outcome, PutOff)
@@ -82,4 +88,5 @@ def written(answer: Any) -> Written:
         return Written(answer.codes, answer.fetched)
     if isinstance(answer, Fetched):
         return Written((), answer)
-    return Written((min(answer, 0),), None)
+    # A hand-back answers ms; what is above 0 is no code there. 1 of moveToWaitingChildren is one.
+    return Written((min(answer, 1),), None)

@@ -38,7 +38,16 @@ class Abandon:
     """Nothing is written: the run has lost its job, and whoever owns it now writes the end."""
 
 
-Outcome: TypeAlias = Ended | PutOff | HandBack | Abandon
+@dataclass(frozen=True, slots=True)
+class AwaitChildren:
+    """Aside until its children are done."""
+
+    id: str
+    token: str
+    ats: int
+
+
+Outcome: TypeAlias = Ended | PutOff | HandBack | AwaitChildren | Abandon
 
 
 @dataclass(slots=True, eq=False)
@@ -48,7 +57,8 @@ class Running:
     Args:
         taken: as it was fetched. attempts: total tries. attempt: this one, from 1. context: the task's view.
         started: monotonic seconds of the fetch. renewed: of the last renewal.
-        handle: the asyncio task of a coroutine; None for a thread. ended: its outcome is known.
+        handle: the asyncio task of a coroutine; None for a thread. timer: ends a thread's run at its timeout.
+        ended: its outcome is known.
         stopping: the consumer stops and will hand it back.
     """
 
@@ -68,6 +78,7 @@ class Running:
     ended: bool = False
     stopping: bool = False
     handle: asyncio.Task[None] | None = None
+    timer: asyncio.TimerHandle | None = None
 
     def completed(self, value: object) -> Ended:
         """The end of a run that returned.
@@ -142,10 +153,10 @@ def _ms(delay_s: float) -> int:
 
 
 def str_of(error: BaseException) -> str:
-    """The error's own text; an error whose `str` fails must not fail the consumer."""
+    """The error's own text; an error whose `str` fails, or even exits, must not end the consumer."""
     try:
         return str(error)
-    except Exception as raised:
+    except BaseException as raised:
         return f"(its text could not be made: {type(raised).__name__})"
 
 

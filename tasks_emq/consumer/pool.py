@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import ctypes
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -17,6 +18,8 @@ from tasks_emq.errors import TaskTimeout
 Function = Callable[[Running], Outcome]
 Rescue = Callable[[Running, BaseException], Outcome]
 Done = Callable[[Running, Outcome], None]
+
+log = logging.getLogger("tasks_emq.consumer")
 
 _raise_in_thread: Final = ctypes.pythonapi.PyThreadState_SetAsyncExc
 
@@ -43,31 +46,19 @@ class Pool:
         self._in_use = 0
 
     def submit(self, function: Function, rescue: Rescue, run: Running, done: Done) -> None:
-        """Run `function(run)` in a thread, then `done(run, outcome)` on the loop.
+        """Run `function(run)` in a thread, then `done(run, outcome)` on the loop; interrupted at its timeout.
 
         Args:
             rescue: makes the outcome when an interrupt hits outside what `function` itself guards.
         """
+        if run.task and run.task.timeout is not None:
+            run.timer = self._loop.call_later(run.task.timeout, self._overrun, run)
         self._in_use += 1
         if self._in_use > len(self._threads) and len(self._threads) < self._size:
             thread = threading.Thread(target=self._serve, name=f"emq-task-{len(self._threads)}", daemon=True)
             self._threads.append(thread)
             thread.start()
         self._work.put((function, rescue, run, done))
-
-    def interrupt(self, run: Running) -> bool:
-        """Raise TaskTimeout in the thread of this run. A call into C sees it only when it returns.
-
-        Returns:
-            Whether the run was in a thread.
-        """
-        with self._lock:
-            thread = self._busy.get(run)
-            if thread is None:
-                return False
-            run.timed_out = True
-            _raise_in_thread(ctypes.c_ulong(thread), ctypes.py_object(TaskTimeout))
-            return True
 
     @property
     def busy(self) -> int:
@@ -115,4 +106,16 @@ class Pool:
         while self._ended:
             done, run, outcome = self._ended.popleft()
             self._in_use -= 1
+            if run.timer:
+                run.timer.cancel()
             done(run, outcome)
+
+    def _overrun(self, run: Running) -> None:
+        """Raise TaskTimeout in the thread of this run. A call into C sees it only when it returns."""
+        with self._lock:
+            thread = self._busy.get(run)
+            if thread is None:
+                return
+            run.timed_out = run.context.cancelled = True
+            _raise_in_thread(ctypes.c_ulong(thread), ctypes.py_object(TaskTimeout))
+        log.warning("job %s has run longer than its timeout; its thread is interrupted", run.context.id)

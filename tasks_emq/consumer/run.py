@@ -6,9 +6,11 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
 
-from tasks_emq.consumer.outcome import Abandon, Outcome, Running
+from tasks_emq.consumer.inputs import needs_inputs
+from tasks_emq.consumer.outcome import Abandon, AwaitChildren, Outcome, Running
 from tasks_emq.consumer.settings import Settings
 from tasks_emq.context import JobContext, enter
 from tasks_emq.core.codec import codec_of
@@ -16,6 +18,7 @@ from tasks_emq.core.job import json_field, number, text
 from tasks_emq.core.options import seconds
 from tasks_emq.core.replies import TakenJob
 from tasks_emq.core.retry import RetryPolicy, backoff_from_wire
+from tasks_emq.core.runs import Ended
 from tasks_emq.errors import (
     GiveUp,
     JobFailed,
@@ -26,7 +29,9 @@ from tasks_emq.errors import (
     StaleLease,
     TaskTimeout,
     UnknownTask,
+    WaitForChildren,
 )
+from tasks_emq.workflow import RELAY
 
 if TYPE_CHECKING:
     from tasks_emq.app import App
@@ -85,7 +90,10 @@ class Runner:
             started=now,
             renewed=now,
         )
-        return run, self._refusal(run, name, now_ms)
+        refusal = self._refusal(run, name, now_ms)
+        if isinstance(refusal, Ended):
+            log.warning("job %s fails without a run: %s", run.context.id, refusal.value)
+        return run, refusal
 
     def _refusal(self, run: Running, name: str, now_ms: int) -> Outcome | None:
         fields = run.taken.fields
@@ -93,18 +101,30 @@ class Runner:
             return run.failed(PayloadError("the job's hash has no name"), "bad_job", keep=False)
         if b"defa" in fields:
             reason = text(fields, b"defa") or ""
-            return run.failed(JobFailed(reason), "stalled")
-        task = run.task
-        if task is None:
+            code = "child_failed" if reason.startswith("child ") else "stalled"
+            return run.failed(JobFailed(reason), code)
+        if run.task is None and name != RELAY:
             return self._unknown_task(run, name, now_ms)
         try:
             args, kwargs = run.codec.unpack_call(fields.get(run.codec.payload_field.encode()))
         except PayloadError as error:
             return run.failed(error, "bad_payload")
+        if run.opts and needs_inputs(run):
+            # Bound when the children's values are there.
+            run.args, run.kwargs = args, kwargs
+            return None
+        return self.bind(run, args, kwargs)
+
+    def bind(self, run: Running, args: list[Any], kwargs: dict[str, Any]) -> Outcome | None:
+        """Fit arguments to the task; an outcome when they do not fit."""
+        task = run.task
+        if task is None:
+            return run.failed(PayloadError("a relay without children"), "bad_job")
         try:
             args, kwargs = task.binder.arguments(args, kwargs)
             run.args, run.kwargs = task.binder.inject(args, kwargs, run.context)
-        except Exception as error:
+        except BaseException as error:
+            # Rebuilding an argument runs code of its class, which may even exit.
             return run.failed(error, "bad_arguments")
         run.in_thread = not task.is_coroutine
         return None
@@ -134,11 +154,9 @@ class Runner:
                 async with asyncio.timeout(limit) as clock:
                     value = await run.task.function(*run.args, **run.kwargs)
             outcome = self.returned(run, value)
-        except GeneratorExit:
-            raise
         except BaseException as error:
             if limit is not None and isinstance(error, TimeoutError) and clock.expired():
-                error = _timeout(limit)
+                error = _timeout(limit, error)
             outcome = self.raised(run, error)
         done(run, outcome)
 
@@ -151,13 +169,14 @@ class Runner:
             return self.returned(run, value)
         except BaseException as error:
             if isinstance(error, TaskTimeout) and run.timed_out and run.task.timeout is not None:
-                error = _timeout(run.task.timeout)
+                error = _timeout(run.task.timeout, error)
             return self.raised(run, error)
 
     def returned(self, run: Running, value: object) -> Outcome:
         """The outcome of a run that returned a value."""
         try:
-            return run.completed(value)
+            end = run.completed(value)
+            return replace(end, follow=run.context.following) if run.context.following else end
         except PayloadError as error:
             return run.failed(error, "bad_result")
         except Exception as error:
@@ -166,6 +185,9 @@ class Runner:
 
     def raised(self, run: Running, error: BaseException) -> Outcome:
         """The outcome of a run that raised: retried by the task's policy, or steered by the task itself."""
+        if run.stopping:
+            # Whatever its cancellation became on the way: the job is handed back, uncharged.
+            return Abandon()
         try:
             return self._steered(run, error) or self._judged(run, error)
         except Exception as problem:
@@ -178,6 +200,8 @@ class Runner:
             return Abandon()
         if isinstance(error, GiveUp):
             return run.failed(error, "given_up")
+        if isinstance(error, WaitForChildren):
+            return AwaitChildren(run.taken.id, run.taken.token, run.taken.ats)
         if isinstance(error, Reschedule):
             if error.at is not None:
                 return run.later(eta_ms=round(error.at.timestamp() * 1000))
@@ -221,5 +245,7 @@ class Runner:
         return decision.delay_s
 
 
-def _timeout(limit: float) -> TaskTimeout:
-    return TaskTimeout(f"the run took longer than its timeout of {limit:g} s")
+def _timeout(limit: float, ended_by: BaseException) -> TaskTimeout:
+    """The error to store, with the trace of where the run was."""
+    where = (ended_by.__cause__ or ended_by).__traceback__
+    return TaskTimeout(f"the run took longer than its timeout of {limit:g} s").with_traceback(where)

@@ -9,6 +9,7 @@ from typing import Final
 
 from tasks_emq.core.keys import check_queue_name
 from tasks_emq.core.options import seconds, whole
+from tasks_emq.core.runs import MAX_METRICS
 from tasks_emq.errors import ConfigError
 
 #: Threads for plain functions, unless asked for otherwise. Source: design §10
@@ -53,6 +54,7 @@ class Settings:
             allowed. grace: how long a stop waits for running jobs. burst: end when nothing waits any more.
         park: the longest sleep of an idle consumer without a look. unknown_task_ttl: how long a job whose task is
             not known here waits for a consumer that knows it.
+        metrics: minutes for which the numbers of ended jobs are kept, 0 for none; as the app says when None.
         name: of the worker, shown with the jobs it took.
 
     Source: design T4, §5, §10
@@ -67,12 +69,15 @@ class Settings:
     burst: bool = False
     park: float = 5.0
     unknown_task_ttl: float = 24 * 3600.0
+    metrics: int | None = None
     name: str = field(default_factory=_worker_name)
 
     def __post_init__(self) -> None:
         whole("concurrency", self.concurrency, 1, 10_000)
         if self.threads is not None:
             whole("threads", self.threads, 1, 10_000)
+        if self.metrics is not None:
+            whole("metrics", self.metrics, 0, MAX_METRICS)
         whole("max_stalled", self.max_stalled, 0, 1_000_000)
         for name in ("lock", "stalled_interval", "grace", "park", "unknown_task_ttl"):
             seconds(name, getattr(self, name))

@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Final
 
 from tasks_emq.consumer.fetch import Lane
+from tasks_emq.consumer.outcome import Running
 
 log = logging.getLogger("tasks_emq.consumer")
 
@@ -41,14 +42,14 @@ def on_signals(stop: Callable[[], None]) -> Callable[[], None]:
 
 async def wind_down(
     lanes: Sequence[Lane], drives: Sequence[asyncio.Task[None]], grace: float, hurry: asyncio.Event
-) -> int:
+) -> list[Running]:
     """End all lanes.
 
     Args:
         grace: seconds that running jobs get. hurry: set to stop waiting now.
 
     Returns:
-        How many runs still occupy a thread: they were handed back, but cannot be ended.
+        The runs that were handed back and cannot be ended: in a thread, or ignoring their cancellation.
     """
     for lane in lanes:
         lane.stop_fetching()
@@ -60,10 +61,10 @@ async def wind_down(
     for lane in lanes:
         lane.cancel_coroutines()
     await _until(lambda: not any(lane.unfinished(coroutines=True) for lane in lanes), _CLEAN_UP_S)
-    threads = 0
+    stuck: list[Running] = []
     for lane in lanes:
         given = lane.unfinished()
-        threads += sum(run.in_thread for run in given)
+        stuck += [run for run in given if run.in_thread or run.handle]
         if given:
             log.info("handing %d unfinished jobs back to the head of %s", len(given), lane.keys.queue)
             await lane.hand_back(given)
@@ -71,7 +72,7 @@ async def wind_down(
     _, unfinished = await asyncio.wait(drives, timeout=_LAST_WRITES_S)
     for drive in unfinished:
         drive.cancel()
-    return threads
+    return stuck
 
 
 async def _until(check: Callable[[], bool], limit: float) -> None:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from tasks_emq.consumer.settings import QueueShare
 
-#: A queue that was idle long must not make up for it: its turn is at the front, not a debt of the others.
-_NO_TURNS: Final = 0.0
 
-
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Claimant:
+    """One queue; `turns`: the slots it has claimed, by weight. Whoever has the fewest is next."""
+
     share: QueueShare
     hungry: bool = False
-    turns: float = _NO_TURNS
+    turns: float = 0.0
+
+    @property
+    def weight(self) -> int:
+        return self.share.weight or 1
 
 
 class Slots:
@@ -49,8 +52,7 @@ class Slots:
     def set_hungry(self, claimant: _Claimant, hungry: bool) -> None:
         """Note whether a queue may have work."""
         if hungry and not claimant.hungry:
-            others = [c.turns for c in self._claimants if c.hungry]
-            claimant.turns = max(claimant.turns, min(others, default=_NO_TURNS))
+            self._level(claimant)
         claimant.hungry = hungry
 
     def claim(self, claimant: _Claimant, most: int) -> int:
@@ -60,6 +62,7 @@ class Slots:
             How many, 0 when none is free or when they belong to a queue before it.
         """
         count = min(self._fair(claimant), most)
+        claimant.turns += count / claimant.weight
         self.free -= count
         if self._idle_threads is not None:
             self._idle_threads -= count
@@ -67,19 +70,25 @@ class Slots:
 
     def _fair(self, claimant: _Claimant) -> int:
         available = self.available
-        rivals = [c for c in self._claimants if c.hungry and c is not claimant]
+        rivals = self._rivals(claimant)
         if not rivals or available <= 0:
             return max(0, available)
         if claimant.share.weight is None:
             before = self._claimants[: self._claimants.index(claimant)]
             return 0 if any(c.hungry for c in before) else available
-        weight = claimant.share.weight
-        total = weight + sum(c.share.weight or 1 for c in rivals)
-        part = available * weight // total
-        if part == 0 and claimant.turns <= min(c.turns for c in rivals):
-            part = 1
-        claimant.turns += part / weight
-        return part
+        if not claimant.hungry:
+            self._level(claimant)
+        sharing = [claimant, *rivals]
+        part = int(claimant.weight * (_filled(sharing, available) - claimant.turns) + 1e-6)
+        is_next = claimant.turns <= min(c.turns for c in rivals)
+        return max(part, 1 if is_next else 0)
+
+    def _rivals(self, claimant: _Claimant) -> list[_Claimant]:
+        return [c for c in self._claimants if c.hungry and c is not claimant]
+
+    def _level(self, claimant: _Claimant) -> None:
+        """A queue that had nothing to do starts level with the others: it owes nothing and is owed nothing."""
+        claimant.turns = min((c.turns for c in self._rivals(claimant)), default=claimant.turns)
 
     def claim_one(self) -> None:
         """Take a slot for a job that is ours already; there may be one too few for a moment."""
@@ -101,3 +110,14 @@ class Slots:
         self.free += 1
         if in_thread and self._idle_threads is not None:
             self._idle_threads += 1
+
+
+def _filled(sharing: Sequence[_Claimant], slots: int) -> float:
+    """The turns of those with the fewest, once the slots have been dealt out to them one by one."""
+    weight, total = 0, float(slots)
+    for claimant in sorted(sharing, key=lambda c: c.turns):
+        if weight and total <= claimant.turns * weight:
+            break
+        weight += claimant.weight
+        total += claimant.weight * claimant.turns
+    return total / weight

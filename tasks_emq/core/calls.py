@@ -81,6 +81,8 @@ class NewJob:
         nonce: makes a repeated add of a custom id recognisable; empty for ids that we made.
         kept: whether the job stays for a while when it has ended.
         rerun: start a job of this id that has ended anew, with these arguments.
+        parent_key: full key of the job that waits for this one. parent_policy: what a failure does to it, one of
+            the four flags of protocol §8.2, or empty for none. has_children: the job waits for others, added after it.
     """
 
     id: str
@@ -94,12 +96,15 @@ class NewJob:
     nonce: str = ""
     kept: bool = True
     parent_key: str | None = None
+    parent_policy: str = ""
+    has_children: bool = False
     rerun: bool = False
 
 
 _ADD_STANDARD = script("addStandardJob-9")
 _ADD_DELAYED = script("addDelayedJob-6")
 _ADD_PRIORITIZED = script("addPrioritizedJob-9")
+_ADD_PARENT = script("addParentJob-6")
 _ADD_MANY = script("addMany-10")
 
 
@@ -115,9 +120,11 @@ def add_job(keys: QueueKeys, job: NewJob, *, timestamp_ms: int | None = None) ->
     Raises:
         ParentNotFound: when the call runs and `job.parent_key` does not exist.
 
-    Script: addStandardJob-9, addDelayedJob-6 or addPrioritizedJob-9
+    Script: addStandardJob-9, addDelayedJob-6, addPrioritizedJob-9 or addParentJob-6
     """
-    if job.eta_ms is not None or job.delay_ms > 0:
+    if job.has_children:
+        which = _ADD_PARENT
+    elif job.eta_ms is not None or job.delay_ms > 0:
         which = _ADD_DELAYED
     elif job.priority > 0:
         which = _ADD_PRIORITIZED
@@ -125,7 +132,7 @@ def add_job(keys: QueueKeys, job: NewJob, *, timestamp_ms: int | None = None) ->
         which = _ADD_STANDARD
     parent = job.parent_key
     dependencies = None if parent is None else f"{parent}:dependencies"
-    parent_map = None if parent is None else dict(zip(("queueKey", "id"), parent.rsplit(":", 1), strict=True))
+    parent_map = None if parent is None else parent_field(parent, job.parent_policy)
     stamp = "" if timestamp_ms is None else timestamp_ms
     flow = [parent, dependencies, parent_map]
     head = [keys.prefix, job.id, job.name, stamp, *flow, None, None, job.nonce, job.rerun]
@@ -137,6 +144,12 @@ def add_job(keys: QueueKeys, job: NewJob, *, timestamp_ms: int | None = None) ->
         "" if job.eta_ms is None else job.eta_ms,
     )
     return Call(which, keys.of(which), args, replies.added, safe=job.kept)
+
+
+def parent_field(parent_key: str, policy: str) -> dict[str, object]:
+    """What a child's hash says of its parent. Source: protocol §2.1"""
+    base, _, parent_id = parent_key.rpartition(":")
+    return {"queueKey": base, "id": parent_id} | ({policy: True} if policy else {})
 
 
 def add_many(

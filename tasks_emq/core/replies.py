@@ -78,6 +78,13 @@ def added_many(ids: Sequence[str], codes: Sequence[int]) -> list[Added]:
     return [Added(job_id, code != 0) for job_id, code in zip(ids, codes, strict=True)]
 
 
+def raise_first(answers: Sequence[Any]) -> None:
+    """Raise the first error among the answers of one MULTI."""
+    for answer in answers:
+        if isinstance(answer, EmqError):
+            raise answer
+
+
 @dataclass(frozen=True, slots=True)
 class TakenJob:
     """A job that this consumer now owns.
@@ -237,12 +244,16 @@ class Event:
 
 def events(reply: Any) -> list[Event]:
     """The answer of XREAD on one stream; nothing when the wait ended without an event."""
-    if not reply:
-        return []
+    return entries(reply[0][1]) if reply else []
+
+
+def entries(reply: Any) -> list[Event]:
+    """Entries of the event stream, as XRANGE gives them."""
     found = []
-    for entry_id, flat in reply[0][1]:
+    for entry_id, flat in reply:
         fields = pairs(flat)
-        found.append(Event(entry_id.decode(), fields.pop(b"event", b"").decode(), fields))
+        name = fields.pop(b"event", b"").decode("utf-8", "backslashreplace")
+        found.append(Event(entry_id.decode(), name, fields))
     return found
 
 

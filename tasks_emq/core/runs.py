@@ -10,6 +10,8 @@ from tasks_emq.core.calls import Call, Word, pack
 from tasks_emq.core.keys import QueueKeys
 from tasks_emq.core.scripts import script
 
+#: Minutes that the numbers of ended jobs are kept for, at the most: two weeks.
+MAX_METRICS = 14 * 24 * 60
 #: Runs that one finishMany call ends, and jobs that it takes. Source: design T7
 FINISH_BATCH = 250
 #: A token that asks for no lock handling: for tests and tools. Source: protocol §6.1
@@ -73,6 +75,7 @@ class Ended:
         id, token, ats: which run. field: `result`, `returnvalue` or `failedReason`, which says how it ended.
         value: codec bytes or text. keep: False drops the job. attempts: total tries, for the event of a last one.
         extra: further fields to store, e.g. `stacktrace`.
+        follow: jobs to add with the end, each [id, name, payload, options, field]; at most 100, same queue.
     """
 
     id: str
@@ -83,6 +86,7 @@ class Ended:
     keep: bool = True
     attempts: int = 1
     extra: Mapping[str, str] | None = None
+    follow: Sequence[Sequence[object]] = ()
 
     @property
     def target(self) -> str:
@@ -99,6 +103,7 @@ _FINISH = script("moveToFinished-14")
 _FINISH_MANY = script("finishMany-15")
 _DELAY = script("moveToDelayed-12")
 _RETRY = script("retryJob-11")
+_AWAIT_CHILDREN = script("moveToWaitingChildren-7")
 _HAND_BACK = script("moveJobFromActiveToWait-9")
 _STALLED = script("moveStalledJobsToWait-9")
 _EXTEND = script("extendLock-2")
@@ -147,7 +152,7 @@ def move_to_finished(
         options |= take.options("next")
     args = (
         end.id, _ts(ts_ms), end.field, end.value, end.target, int(take is not None), keys.prefix, pack(options),
-        _flat(end.extra),
+        _flat(end.extra), pack(end.follow) if end.follow else "",
     )  # fmt: skip
     token = take.token if take else ""
     return Call(
@@ -240,6 +245,18 @@ def retry_job(keys: QueueKeys, run: PutOff, *, ts_ms: int | None = None, lifo: b
     side = "RPUSH" if lifo else "LPUSH"
     args = (keys.prefix, _ts(ts_ms), side, run.id, run.token, _flat(run.extra), run.ats)
     return Call(_RETRY, keys.of(_RETRY, run.id), args, int)
+
+
+def move_to_waiting_children(keys: QueueKeys, job_id: str, token: str, ats: int, *, child: str = "") -> Call[int]:
+    """Put a running job aside until its children are done; answers the code, 1: there is nothing to wait for.
+
+    Args:
+        child: full key of the one child to wait for; any when empty.
+
+    Script: moveToWaitingChildren-7
+    """
+    args = (token, child, "", job_id, keys.prefix, ats)
+    return Call(_AWAIT_CHILDREN, keys.of(_AWAIT_CHILDREN, job_id), args, int)
 
 
 def hand_back(

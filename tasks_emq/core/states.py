@@ -24,6 +24,6 @@ QUEUE_KEYS: Final[frozenset[str]] = frozenset(
     {
         "wait", "active", "prioritized", "delayed", "waiting-children", "completed", "failed", "paused",
         "stalled", "stalled-check", "limiter", "meta", "events", "id", "pc", "marker", "repeat", "metrics",
-        "de", "dn", "priority", "delay",
+        "de", "dn", "priority", "delay", "x",
     }
 )  # fmt: skip

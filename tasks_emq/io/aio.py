@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -12,6 +12,7 @@ import redis
 import redis.asyncio
 
 from tasks_emq.core.calls import Call, Flow, Request
+from tasks_emq.core.streams import Items, Rest, Stream, Together
 from tasks_emq.errors import EmqError
 from tasks_emq.io.connect import Server
 from tasks_emq.io.exchange import LostReply, Patience, Send, Steps, exchange, exchange_atomically, packed
@@ -59,6 +60,37 @@ class AsyncClient:
                 value = await self.run(request)
             except EmqError as raised:
                 error = raised
+
+    async def stream(self, steps: Stream[R], *, closing: bool = False) -> AsyncGenerator[R, None]:
+        """Drive a stream, and give its items as they come.
+
+        Args:
+            steps: what to ask and give. closing: nobody else uses this client; close it with the stream.
+        """
+        value: Any = None
+        error: EmqError | None = None
+        try:
+            while True:
+                try:
+                    step = steps.throw(error) if error else steps.send(value)
+                except StopIteration:
+                    return
+                value = error = None
+                if isinstance(step, Items):
+                    for item in step.items:
+                        yield item
+                elif isinstance(step, Rest):
+                    await asyncio.sleep(step.seconds)
+                elif isinstance(step, Together):
+                    value = await self.run_each(step.requests)
+                else:
+                    try:
+                        value = await self.run(step)
+                    except EmqError as raised:
+                        error = raised
+        finally:
+            if closing:
+                await self.close()
 
     async def run_each(self, requests: Sequence[Request[R]]) -> list[R | EmqError]:
         """Run requests in one round trip; each answers a result or an error, in order."""

@@ -10,6 +10,7 @@ import inspect
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -93,12 +94,19 @@ class Server:
             "health_check_interval": 0,
             "decode_responses": False,
         }
-        # One round trip less per connection; the setting's name changed with redis-py 7.
-        known = inspect.signature(redis.connection.AbstractConnection.__init__).parameters
+        # One round trip less per connection. Which settings there are differs by version, and by colour.
+        known = _settings_of(kind)
         settings |= {"driver_info": None} if "driver_info" in known else {"lib_name": None, "lib_version": None}
         if "maint_notifications_config" in known:
             settings["maint_notifications_config"] = None
         return kind, settings
+
+
+@cache
+def _settings_of(kind: type) -> frozenset[str]:
+    """What a connection class of redis-py takes, its bases included."""
+    makers = [vars(base)["__init__"] for base in kind.__mro__ if "__init__" in vars(base)]
+    return frozenset(name for maker in makers for name in inspect.signature(maker).parameters)
 
 
 def hide_password(url: str) -> str:
@@ -107,11 +115,11 @@ def hide_password(url: str) -> str:
     >>> hide_password("redis://me:secret@host:6379/0")
     'redis://me:***@host:6379/0'
     """
-    scheme, slashes, rest = url.partition("://")
+    scheme, slashes, rest = re.sub(r"(?i)([?&]password=)[^&]*", r"\1***", url).partition("://")
     account, at, host = rest.rpartition("@")
     if at:
-        host = f"{account.partition(':')[0]}:***@{host}" if ":" in account else f"{account}@{host}"
-    return re.sub(r"(?i)([?&]password=)[^&]*", r"\1***", scheme + slashes + (host if at else rest))
+        rest = f"{account.partition(':')[0]}:***@{host}" if ":" in account else f"{account}@{host}"
+    return scheme + slashes + rest
 
 
 #: Server errors after which the same request may succeed: nothing was executed. Source: reliability F41, F42

@@ -82,15 +82,19 @@ def exchange(requests: Sequence[Request[Any]], server: Server, patience: Patienc
     started = monotonic()
     answers: list[Any] = [_OPEN] * len(requests)
     todo = list(range(len(requests)))
-    tries, was_sent, in_full = 0, False, False
+    tries, loads, was_sent, in_full = 0, 0, False, False
     trouble: BaseException | None = None
     while todo:
-        left = patience.total_s - (monotonic() - started)
-        if tries and (patience.once or left <= server.connect_timeout_s / 4):
-            break
+        left = patience.total_s
+        if tries or loads:
+            left -= monotonic() - started
         if tries:
+            if patience.once or left <= server.connect_timeout_s / 4:
+                break
             # Full jitter, so that many clients do not come back in step.
-            yield Pause(min(random.uniform(0, 0.02 * 2**tries), 0.5, left / 2))
+            pause = min(random.uniform(0, 0.02 * 2**tries), 0.5, left / 2)
+            yield Pause(pause)
+            left -= pause
         tries += 1
         again: list[int] = []
         unknown: list[int] = []
@@ -115,7 +119,9 @@ def exchange(requests: Sequence[Request[Any]], server: Server, patience: Patienc
         if unknown:
             try:
                 loaded = yield Send(_load_commands(requests, unknown), max(left, 0.01))
-                in_full = any(isinstance(reply, Exception) for reply in loaded)
+                # Unknown after a load: it went to another server than the call did, as behind a balancer.
+                in_full = loads > 0 or any(isinstance(reply, Exception) for reply in loaded)
+                loads += 1
                 tries -= 0 if again else 1
             except LostReply as lost:
                 trouble = lost
@@ -134,15 +140,21 @@ def exchange_atomically(calls: Sequence[Call[Any]], server: Server, patience: Pa
     Returns:
         Per call its result, or the error to raise for it.
     """
-    in_full = False
+    in_full, tries, started = False, 0, monotonic()
+    safe = all(call.safe for call in calls)
     while True:
+        tries += 1
         loads = [] if in_full else _load_commands(calls, range(len(calls)))
         commands = [("MULTI",), *loads, *(_words(call, in_full) for call in calls), ("EXEC",)]
+        left = patience.total_s - (monotonic() - started)
         try:
-            replies = yield Send(commands, patience.total_s)
+            replies = yield Send(commands, max(left, 0.01))
         except LostReply as lost:
-            error = _gone(server, lost, 1, 0.0, lost.sent)
-            return [error] * len(calls)
+            left = patience.total_s - (monotonic() - started)
+            if patience.once or left <= server.connect_timeout_s / 4 or (lost.sent and not safe):
+                return [_gone(server, lost, tries, monotonic() - started, lost.sent)] * len(calls)
+            yield Pause(min(random.uniform(0, 0.02 * 2**tries), 0.5, left / 2))
+            continue
         outcome = replies[-1]
         load_refused = isinstance(outcome, redis.exceptions.NoPermissionError | redis.exceptions.ExecAbortError)
         if load_refused and not in_full:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from contextlib import suppress
 from time import monotonic, sleep
 from typing import Any, TypeVar
@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import redis
 
 from tasks_emq.core.calls import Call, Flow, Request
+from tasks_emq.core.streams import Items, Rest, Stream, Together
 from tasks_emq.errors import EmqError
 from tasks_emq.io.connect import Server
 from tasks_emq.io.exchange import LostReply, Patience, Send, Steps, exchange, exchange_atomically, packed
@@ -64,6 +65,36 @@ class Client:
             except EmqError as raised:
                 error = raised
 
+    def stream(self, steps: Stream[R], *, closing: bool = False) -> Generator[R, None, None]:
+        """Drive a stream, and give its items as they come.
+
+        Args:
+            steps: what to ask and give. closing: nobody else uses this client; close it with the stream.
+        """
+        value: Any = None
+        error: EmqError | None = None
+        try:
+            while True:
+                try:
+                    step = steps.throw(error) if error else steps.send(value)
+                except StopIteration:
+                    return
+                value = error = None
+                if isinstance(step, Items):
+                    yield from step.items
+                elif isinstance(step, Rest):
+                    sleep(step.seconds)
+                elif isinstance(step, Together):
+                    value = self.run_each(step.requests)
+                else:
+                    try:
+                        value = self.run(step)
+                    except EmqError as raised:
+                        error = raised
+        finally:
+            if closing:
+                self.close()
+
     def run_each(self, requests: Sequence[Request[R]]) -> list[R | EmqError]:
         """Run requests in one round trip; each answers a result or an error, in order."""
         return self._drive(exchange(requests, self.server, self.patience))
@@ -103,8 +134,9 @@ class Client:
             sent = True
             connection.send_packed_command(packed(step.commands), False)
             for _ in step.commands:
-                # A repeat has less time than the connection's own timeout.
-                if step.within_s < self.patience.total_s and not connection.can_read(deadline - monotonic()):
+                # A repeat has less time than the connection's own timeout. A negative one would wait for ever.
+                left = max(0.0, deadline - monotonic())
+                if step.within_s < self.patience.total_s and not connection.can_read(left):
                     raise redis.exceptions.TimeoutError("Timeout reading from socket")
                 try:
                     replies.append(connection.read_response(disable_decoding=True))

@@ -12,7 +12,7 @@ import pytest
 import redis
 from queue_kit import KEEP_ALL, LOCK_MS, lua_code, new_job, take
 
-from tasks_emq.core import calls, runs
+from tasks_emq.core import calls, reading, runs
 from tasks_emq.core.calls import Call
 from tasks_emq.core.keys import QueueKeys
 from tasks_emq.core.runs import Ended, PutOff
@@ -41,6 +41,16 @@ EXAMPLES: dict[Callable[..., Call], list[Call]] = {
         calls.get_counts(KEYS, ["waiting", "active", "failed"]),
     ],
     calls.get_jobs: [calls.get_jobs(KEYS, "waiting", 0, 9, oldest_first=True)],
+    reading.get_range: [
+        reading.get_range(KEYS, "wait", 0, 9),
+        reading.get_range(KEYS, "failed", 5, 9, oldest_first=True),
+    ],
+    reading.get_counts_per_priority: [
+        reading.get_counts_per_priority(KEYS, [0]),
+        reading.get_counts_per_priority(KEYS, [5, 0, 1]),
+    ],
+    reading.get_metrics: [reading.get_metrics(KEYS, "failed", 0, -1)],
+    reading.get_dependency_counts: [reading.get_dependency_counts(KEYS, "a")],
     calls.remove_job: [calls.remove_job(KEYS, "a")],
     calls.reprocess_job: [calls.reprocess_job(KEYS, "a", "failed", result_field="result")],
     calls.promote_job: [calls.promote_job(KEYS, "a")],
@@ -168,7 +178,7 @@ def test_a_server_takes_it(client, found):
 def test_every_script_has_an_example():
     """The table of examples is complete: every script, and every function that makes a call."""
     assert {call.script.name for call in BUILT} == {found.name for found in SCRIPTS}
-    assert set(EXAMPLES) == makers(calls) | makers(runs)
+    assert set(EXAMPLES) == makers(calls) | makers(reading) | makers(runs)
 
 
 def makers(module: ModuleType) -> set[Callable[..., Call]]:

@@ -1,0 +1,10 @@
+"""BullMQ for Node, the first implementation of the protocol; driven by `bullmq_node.cjs`."""
+
+from __future__ import annotations
+
+#: npm packages.
+PACKAGES = ("bullmq@6.7.0", "ioredis@6.0.0")
+SETTINGS = "100 jobs at once, completed jobs kept (the default), one connection with automatic pipelining"
+BULK = True
+#: What Node runs instead of `benchmarks.drive`.
+NODE = "bullmq_node.cjs"

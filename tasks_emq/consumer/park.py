@@ -1,0 +1,81 @@
+"""Sleeping on the marker while a queue is empty."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tasks_emq.app import client_name
+from tasks_emq.consumer.settings import Settings
+from tasks_emq.consumer.slots import Slots
+from tasks_emq.core.calls import Command
+from tasks_emq.core.keys import QueueKeys
+from tasks_emq.errors import BrokerError
+from tasks_emq.io.aio import AsyncClient
+from tasks_emq.io.exchange import Patience
+
+if TYPE_CHECKING:
+    from tasks_emq.app import App
+
+log = logging.getLogger("tasks_emq.consumer")
+
+#: A reply that comes so much later than the marker's timeout is taken for lost.
+_LATE_S = 2.0
+_SOONEST_S = 0.002
+_LONGEST_S = 10.0
+
+
+class Park:
+    """The one that sleeps, on a connection of its own, which shows the worker in CLIENT LIST.
+
+    Args:
+        app, keys, settings: whose queue. slots: of the consumer. feed: called after every return (T8).
+    """
+
+    def __init__(
+        self, app: App, keys: QueueKeys, settings: Settings, slots: Slots, *, feed: Callable[[], None]
+    ) -> None:
+        self._key = keys.key("marker")
+        self._queue = keys.queue
+        self._longest_s = self._seconds = settings.park
+        self._slots = slots
+        self._feed = feed
+        self._empty = asyncio.Event()
+        name = f"{client_name(keys)}:w:{settings.name}"
+        self._client = AsyncClient(app.server, Patience(_LATE_S, once=True), name=name)
+
+    def enter(self, due_in_s: float | None) -> None:
+        """The queue is empty; `due_in_s`: until its next job is due, by the server's clock."""
+        self._seconds = self._longest_s if due_in_s is None else min(_LONGEST_S, max(_SOONEST_S, due_in_s))
+        self._empty.set()
+
+    def leave(self) -> None:
+        """The queue may have work."""
+        self._empty.clear()
+
+    async def run(self) -> None:
+        """Sleep whenever the queue is empty, until cancelled."""
+        while True:
+            await self._empty.wait()
+            self._client.patience = Patience(self._seconds + _LATE_S, once=True)
+            try:
+                pop = Command(("BZPOPMIN", self._key, f"{self._seconds:.3f}"), _popped)
+                if await self._client.run(pop) and self._slots.available <= 0:
+                    # No slot is free here: the marker goes on to those who have one. This consumer does not take
+                    # it again, for it sleeps only after a fetch that found nothing.
+                    await self._client.run(Command(("ZADD", self._key, 0, "0"), int))
+            except BrokerError as error:
+                log.debug("queue %s: park: %s", self._queue, error)
+                await asyncio.sleep(random.uniform(0.05, 0.3))
+            self._feed()
+
+    async def close(self) -> None:
+        """Close the connection."""
+        await self._client.close()
+
+
+def _popped(reply: Any) -> bool:
+    return reply is not None

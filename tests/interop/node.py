@@ -1,0 +1,229 @@
+"""Node programs for tests: npm packages, installed once per session, and scripts that answer in JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import shutil
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import pytest
+
+SCRIPTS = Path(__file__).parent / "js"
+INSTALL_S = 180.0
+ANSWER_S = 15.0
+
+#: What each directory holds, at the newest version that npm gives. ioredis: 6.x leaves the choice of a client open.
+PACKAGES = {
+    "bullmq5": ("bullmq@5", "ioredis@5"),
+    "bullmq6": ("bullmq@6", "ioredis@5"),
+    "board": ("bullmq@6", "ioredis@5", "@bull-board/api", "@bull-board/express", "express", "playwright-core"),
+}
+
+Line = dict[str, Any]
+
+
+class Packages:
+    """The directories with npm packages; each is installed when it is first asked for.
+
+    Args:
+        root: where they are; what a former session has installed there is used as it is.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def home(self, name: str) -> Path:
+        """The directory that holds the packages of this name in PACKAGES."""
+        home = self._root / name
+        done = home / "installed.json"
+        if not done.exists():
+            home.mkdir(parents=True, exist_ok=True)
+            _npm_install(home, PACKAGES[name])
+            done.write_text(json.dumps(PACKAGES[name]))
+        return home
+
+    def version(self, name: str, package: str) -> str:
+        """The version of an installed package."""
+        manifest = self.home(name) / "node_modules" / package / "package.json"
+        version: str = json.loads(manifest.read_text())["version"]
+        return version
+
+
+@contextlib.contextmanager
+def packages() -> Iterator[Packages]:
+    """Packages in $EMQ_NODE_DIR, which stay there, or in a directory for the time of this session."""
+    kept = os.environ.get("EMQ_NODE_DIR")
+    if kept:
+        yield Packages(Path(kept).absolute())
+        return
+    with tempfile.TemporaryDirectory(prefix="emq-node-") as root:
+        yield Packages(Path(root))
+
+
+def program(name: str, hint: str) -> str:
+    """The path of a program, or the failure of the test that needs it."""
+    found = shutil.which(name)
+    if found is None:
+        pytest.fail(f"these tests need {name}, which is not installed here: {hint}")
+    return found
+
+
+def _npm_install(home: Path, wanted: tuple[str, ...]) -> None:
+    npm = program("npm", "install Node.js 20 or newer with its npm")
+    # Without a manifest of its own npm would install into a parent directory that has one.
+    (home / "package.json").write_text("{}")
+    command = [npm, "install", "--no-audit", "--no-fund", "--no-update-notifier", "--ignore-scripts", *wanted]
+    try:
+        done = subprocess.run(
+            command, cwd=home, capture_output=True, text=True, timeout=INSTALL_S, stdin=subprocess.DEVNULL
+        )
+    except subprocess.TimeoutExpired:
+        pytest.fail(f"npm install {' '.join(wanted)} has not ended within {INSTALL_S:.0f} s")
+    if done.returncode:
+        pytest.fail(f"npm install {' '.join(wanted)} failed:\n{done.stderr[-2000:]}")
+
+
+class Script:
+    """A script of js/ that runs; what it says is read line by line.
+
+    Args:
+        home: directory of its packages. name: of the script. port: of the server. queue: name, without braces.
+        given: its further arguments, sent as JSON.
+    """
+
+    def __init__(self, home: Path, name: str, port: int, queue_name: str, *given: Any) -> None:
+        node = program("node", "install Node.js 20 or newer")
+        self._name = name
+        self._said: queue.Queue[Line | None] = queue.Queue()
+        self._errors = tempfile.TemporaryFile()
+        self.lines: list[Any] = []
+        self.process = subprocess.Popen(
+            [node, str(SCRIPTS / f"{name}.mjs"), str(home), str(port), queue_name, *map(json.dumps, given)],
+            stdin=subprocess.PIPE,  # the script ends when it is closed, however this process ends
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+        )
+        self._reader = threading.Thread(target=self._read, name=f"node {name}", daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._said.put(json.loads(line))
+        self._said.put(None)
+
+    def next(self, timeout: float = ANSWER_S) -> Any:
+        """What it says next.
+
+        Raises:
+            AssertionError: it says nothing within so many seconds, or has ended.
+        """
+        try:
+            line = self._said.get(timeout=timeout)
+        except queue.Empty:
+            raise AssertionError(f"{self._name}.mjs said nothing for {timeout} s; {self._told()}") from None
+        if line is None:
+            raise AssertionError(f"{self._name}.mjs has ended; {self._told()}")
+        self.lines.append(line)
+        return line
+
+    def until(self, found: Callable[[list[Any]], object], timeout: float = ANSWER_S) -> None:
+        """Read on until `found` is true of all lines so far."""
+        deadline = time.monotonic() + timeout
+        while not found(self.lines):
+            self.next(max(0.0, deadline - time.monotonic()))
+
+    def event(self, name: str, job_id: str | None = None, timeout: float = ANSWER_S) -> Line:
+        """The first event of this name, of this job where one is given; waits for it."""
+
+        def matching(lines: list[Any]) -> list[Line]:
+            return [
+                line for line in lines
+                if line["event"] == name and job_id in (None, line.get("id"), line.get("jobId"))
+            ]  # fmt: skip
+
+        self.until(matching, timeout)
+        return matching(self.lines)[0]
+
+    def events(self, name: str | None = None) -> list[Line]:
+        """The events said so far, of this name where one is given; waits for none."""
+        with contextlib.suppress(queue.Empty):
+            while (line := self._said.get_nowait()) is not None:
+                self.lines.append(line)
+        return [line for line in self.lines if name in (None, line["event"])]
+
+    def kill(self) -> None:
+        """End it with SIGKILL."""
+        self.process.kill()
+        self.process.wait(ANSWER_S)
+
+    def close(self) -> None:
+        """End it and release what it holds."""
+        self.kill()
+        self._reader.join(ANSWER_S)
+        for stream in (self.process.stdin, self.process.stdout, self._errors):
+            if stream is not None:
+                stream.close()
+
+    def _told(self) -> str:
+        self._errors.seek(0)
+        errors = self._errors.read().decode(errors="replace")[-2000:]
+        return f"before that: {self.lines[-5:]}; on standard error: {errors or 'nothing'}"
+
+    def __enter__(self) -> Script:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Node:
+    """Node's side of the queues of one server.
+
+    Args:
+        home: directory of its packages. port: of the server. major: version of BullMQ.
+    """
+
+    def __init__(self, home: Path, port: int, major: int) -> None:
+        self._home = home
+        self._port = port
+        self.major = major
+
+    def start(self, script: str, queue_name: str, *given: Any) -> Script:
+        """Start a script of js/; the caller closes it, or uses it in a `with`."""
+        return Script(self._home, script, self._port, queue_name, *given)
+
+    def ask(self, script: str, queue_name: str, *given: Any, timeout: float = ANSWER_S) -> Any:
+        """Run a script to its end and return what it said."""
+        with self.start(script, queue_name, *given) as running:
+            return running.next(timeout)
+
+    def queue(self, queue_name: str, *steps: tuple[Any, ...]) -> list[Any]:
+        """Call methods of Node's Queue, one after the other.
+
+        Args:
+            steps: (method, *arguments), or ("job:ID", method, *arguments).
+
+        Returns:
+            What each returned; jobs as maps of their properties.
+        """
+        answers: list[Any] = self.ask("queue", queue_name, steps)
+        return answers
+
+    def add(self, queue_name: str, name: str, data: Any = None, **opts: Any) -> str:
+        """Add a job; its id."""
+        added = self.queue(queue_name, ("add", name, data, opts))
+        job_id: str = added[0]["id"]
+        return job_id

@@ -1,0 +1,373 @@
+"""How requests are sent and what a lost reply means: the generators driven by hand, without server and clock."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import hiredis
+import pytest
+from redis.exceptions import (
+    BusyLoadingError,
+    ConnectionError,
+    ExecAbortError,
+    NoPermissionError,
+    NoScriptError,
+    ReadOnlyError,
+    ResponseError,
+)
+
+from tasks_emq.core.calls import Call, Command
+from tasks_emq.core.scripts import Script
+from tasks_emq.errors import BrokerError, JobNotFound, OutcomeUnknown
+from tasks_emq.io import exchange as exchanges
+from tasks_emq.io.connect import Server
+from tasks_emq.io.exchange import LostReply, Patience, Pause, Send, exchange, exchange_atomically, packed
+
+SERVER = Server.of("redis://:secret@host:1/0", connect_timeout_s=1.0)
+PATIENCE = Patience(2.0)
+NOSCRIPT = NoScriptError("No matching script")
+CUT = ConnectionError("Connection reset by peer")
+
+
+def script(name: str, *, writes: bool = True) -> Script:
+    return Script(name, f"-- text of {name}", f"sha-of-{name}", ("wait",), (), False, writes)
+
+
+def call(name: str = "add", *, safe: bool = True, writes: bool = True, parse: Any = int) -> Call[Any]:
+    return Call(script(name, writes=writes), ("emq:{q}:wait",), (f"{name}-arg",), parse, safe)
+
+
+def sha(name: str) -> tuple[Any, ...]:
+    return ("EVALSHA", f"sha-of-{name}", 1, "emq:{q}:wait", f"{name}-arg")
+
+
+def full(name: str) -> tuple[Any, ...]:
+    return ("EVAL", f"-- text of {name}", 1, "emq:{q}:wait", f"{name}-arg")
+
+
+def load(name: str) -> tuple[str, ...]:
+    return ("SCRIPT", "LOAD", f"-- text of {name}")
+
+
+class Driver:
+    """Answers each Send from a list: replies, or the LostReply to throw. Pauses move the clock."""
+
+    def __init__(self, clock: Clock, steps: Generator[Send | Pause, Any, list[Any]], *answers: Any) -> None:
+        self.sent: list[Any] = []
+        self.sends: list[Send] = []
+        self.paused: list[float] = []
+        self.answers: list[Any] | None = None
+        left = list(answers)
+        step = next(steps)
+        try:
+            while True:
+                if isinstance(step, Pause):
+                    self.paused.append(step.seconds)
+                    clock.now += step.seconds
+                    step = steps.send(None)
+                    continue
+                self.sends.append(step)
+                self.sent.append(list(step.commands))
+                assert left, f"more was sent than this test answers: {step.commands}"
+                answer = left.pop(0)
+                if isinstance(answer, LostReply):
+                    clock.now += 0.01
+                    step = steps.throw(answer)
+                else:
+                    step = steps.send(answer)
+        except StopIteration as done:
+            self.answers = done.value
+        assert left == [], f"less was sent than this test answers: {left}"
+
+
+class Clock:
+    now = 100.0
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    found = Clock()
+    monkeypatch.setattr(exchanges, "monotonic", lambda: found.now)
+    return found
+
+
+@pytest.fixture
+def drive(clock):
+    return lambda steps, *answers: Driver(clock, steps, *answers)
+
+
+def lost(*replies: Any, sent: bool = True, cause: Exception = CUT) -> LostReply:
+    return LostReply(cause, sent=sent, replies=replies)
+
+
+# -- replies that arrive ------------------------------------------------------------------------------------
+
+
+def test_one_write_and_one_answer_each(drive):
+    ran = drive(exchange([call("a"), Command(("TIME",), len), call("b")], SERVER, PATIENCE), [1, [1, 2], 3])
+    assert ran.answers == [1, 2, 3]
+    assert ran.sent == [[sha("a"), ("TIME",), sha("b")]]
+    assert ran.paused == []
+
+
+def test_nothing_to_run(clock):
+    with pytest.raises(StopIteration) as done:
+        next(exchange([], SERVER, PATIENCE))
+    assert done.value.value == []
+
+
+def test_an_error_of_one_is_no_error_of_the_others(drive):
+    """An error reply, a negative code, a result: each request is answered by itself."""
+
+    def refuse(reply):
+        raise JobNotFound("gone")
+
+    wrong = ResponseError("WRONGTYPE Operation against a key")
+    ran = drive(exchange([call(), call(parse=refuse), call()], SERVER, PATIENCE), [wrong, -1, 7])
+    error, gone, seven = ran.answers
+    assert type(error) is BrokerError
+    assert error.reached
+    assert error.__cause__ is wrong
+    assert "redis://:***@host:1/0" in str(error)
+    assert isinstance(gone, JobNotFound)
+    assert seven == 7
+
+
+def test_a_fault_in_a_parse_function_is_not_hidden(drive):
+    with pytest.raises(ValueError, match="invalid literal"):
+        drive(exchange([call()], SERVER, PATIENCE), ["no number"])
+
+
+# -- scripts that the server does not know ------------------------------------------------------------------
+
+
+def test_an_unknown_script_is_loaded_and_only_what_failed_is_sent_again(drive):
+    requests = [call("a"), call("b"), Command(("TIME",), int), call("a")]
+    ran = drive(
+        exchange(requests, SERVER, PATIENCE),
+        [NOSCRIPT, 2, 3, NOSCRIPT],
+        ["sha-of-a"],
+        [1, 4],
+    )
+    assert ran.answers == [1, 2, 3, 4]
+    assert ran.sent == [
+        [sha("a"), sha("b"), ("TIME",), sha("a")],
+        [load("a")],
+        [sha("a"), sha("a")],
+    ]
+    assert ran.paused == []
+
+
+def test_each_unknown_script_is_loaded_once(drive):
+    ran = drive(
+        exchange([call("a"), call("b"), call("a")], SERVER, PATIENCE), [NOSCRIPT] * 3, ["x", "y"], [1, 2, 3]
+    )
+    assert ran.sent[1] == [load("a"), load("b")]
+
+
+def test_loading_is_no_repeat(drive):
+    """A client that never repeats, as a consumer's, loads all the same: nothing was executed."""
+    ran = drive(exchange([call(safe=False)], SERVER, Patience(2.0, once=True)), [NOSCRIPT], ["sha"], [1])
+    assert ran.answers == [1]
+
+
+def test_where_loading_is_forbidden_the_text_is_sent(drive):
+    denied = NoPermissionError("this user has no permissions to run the 'script|load' command")
+    ran = drive(exchange([call("a"), call("b")], SERVER, PATIENCE), [NOSCRIPT, 2], [denied], [1])
+    assert ran.answers == [1, 2]
+    assert ran.sent[2] == [full("a")]
+
+
+def test_a_script_that_stays_unknown_is_sent_as_text(drive):
+    """Behind a balancer, a load and a call may reach two servers: loading for ever would never end."""
+    ran = drive(exchange([call("a")], SERVER, PATIENCE), [NOSCRIPT], ["x"], [NOSCRIPT], ["x"], [1])
+    assert ran.answers == [1]
+    assert ran.sent == [[sha("a")], [load("a")], [sha("a")], [load("a")], [full("a")]]
+
+
+def test_a_load_whose_reply_is_lost_is_tried_again(drive):
+    ran = drive(exchange([call("a", safe=False)], SERVER, PATIENCE), [NOSCRIPT], lost(), [NOSCRIPT], ["x"], [1])
+    assert ran.answers == [1]
+    assert ran.sent == [[sha("a")], [load("a")], [sha("a")], [load("a")], [sha("a")]]
+
+
+# -- replies that are lost ----------------------------------------------------------------------------------
+
+
+def test_a_safe_request_is_sent_again(drive):
+    ran = drive(exchange([call("a")], SERVER, PATIENCE), lost(), [1])
+    assert ran.answers == [1]
+    assert ran.sent == [[sha("a")], [sha("a")]]
+    assert len(ran.paused) == 1
+
+
+def test_only_what_has_no_reply_yet_is_sent_again(drive):
+    requests = [call("a"), call("b"), call("c")]
+    ran = drive(exchange(requests, SERVER, PATIENCE), lost(1), lost(2), [3])
+    assert ran.answers == [1, 2, 3]
+    assert ran.sent == [[sha("a"), sha("b"), sha("c")], [sha("b"), sha("c")], [sha("c")]]
+
+
+def test_an_unsafe_request_is_not_sent_again(drive):
+    requests = [call("a", safe=False), call("b", safe=False), call("c")]
+    ran = drive(exchange(requests, SERVER, PATIENCE), lost(1), [3])
+    one, unknown, three = ran.answers
+    assert (one, three) == (1, 3)
+    assert isinstance(unknown, OutcomeUnknown)
+    assert unknown.__cause__ is CUT
+    assert ran.sent[1] == [sha("c")]
+
+
+def test_an_unsafe_request_that_never_left_is_sent_again(drive):
+    ran = drive(exchange([call(safe=False)], SERVER, PATIENCE), lost(sent=False), [1])
+    assert ran.answers == [1]
+
+
+def test_a_client_that_does_not_repeat_says_what_it_knows(drive):
+    """Lost after it was sent: it may have been executed. Never sent: it was not."""
+    once = Patience(2.0, once=True)
+    assert isinstance(drive(exchange([call()], SERVER, once), lost()).answers[0], OutcomeUnknown)
+    (refused,) = drive(exchange([call()], SERVER, once), lost(sent=False)).answers
+    assert type(refused) is BrokerError
+    assert str(refused) == "cannot reach redis://:***@host:1/0: Connection reset by peer (tried once)"
+    assert refused.__cause__ is CUT
+    assert not refused.reached
+
+
+def test_a_reader_may_be_lost_without_harm(drive):
+    """A call that writes nothing, or a plain command that is safe: nobody needs to know whether it ran."""
+    once = Patience(2.0, once=True)
+    for request in (call(writes=False), Command(("TIME",), int)):
+        (error,) = drive(exchange([request], SERVER, once), lost()).answers
+        assert type(error) is BrokerError
+
+
+def test_a_client_tries_until_its_patience_ends(clock):
+    """Then it says how often and how long; no try may take longer than what is left."""
+    end = clock.now + 2.0
+    steps = exchange([call()], SERVER, PATIENCE)
+    step = next(steps)
+    sends = 0
+    with pytest.raises(StopIteration) as done:
+        while True:
+            if isinstance(step, Pause):
+                clock.now += step.seconds
+                step = steps.send(None)
+            else:
+                sends += 1
+                assert 0 < step.within_s <= end - clock.now + 1e-9
+                clock.now += 0.05
+                step = steps.throw(lost(sent=False))
+    (error,) = done.value.value
+    assert sends > 3
+    assert f"(tried {sends} times in 1." in str(error)
+    assert clock.now <= end
+
+
+def test_the_first_try_has_all_the_time_there_is(drive):
+    """The blocking client then relies on its connection's own timeout, which costs nothing."""
+    ran = drive(exchange([call()], SERVER, PATIENCE), lost(), [1])
+    assert ran.sends[0].within_s == 2.0 > ran.sends[1].within_s
+
+
+# -- refusals that pass -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        BusyLoadingError("Redis is loading the dataset in memory"),
+        ReadOnlyError("You can't write against a read only replica"),
+        ResponseError("BUSY Redis is busy running a script"),
+    ],
+)
+def test_a_refusal_that_passes_is_asked_again_though_it_is_not_safe(drive, refusal):
+    """Nothing was executed, so that even what is not safe may be sent again; others keep their answers."""
+    ran = drive(exchange([call("a", safe=False), call("b", safe=False)], SERVER, PATIENCE), [refusal, 2], [1])
+    assert ran.answers == [1, 2]
+    assert ran.sent[1] == [sha("a")]
+    assert len(ran.paused) == 1
+
+
+def test_a_refusal_that_does_not_pass_in_time(drive):
+    loading = BusyLoadingError("Redis is loading")
+    (error,) = drive(exchange([call()], SERVER, Patience(2.0, once=True)), [loading]).answers
+    assert type(error) is BrokerError
+    assert error.__cause__ is loading
+
+
+def test_what_was_loaded_is_not_counted_with_what_is_asked_again(drive):
+    """One is unknown, another refused for now: both are sent again, and that is a second try."""
+    loading = BusyLoadingError("Redis is loading")
+    ran = drive(exchange([call("a"), call("b")], SERVER, PATIENCE), [NOSCRIPT, loading], ["x"], [1, 2])
+    assert ran.answers == [1, 2]
+    assert len(ran.paused) == 1
+
+
+# -- all or nothing -----------------------------------------------------------------------------------------
+
+
+def test_a_transaction_loads_its_scripts_inside(drive):
+    """One that is missing there would fail alone while the others apply."""
+    ran = drive(
+        exchange_atomically([call("a"), call("b"), call("a")], SERVER, PATIENCE),
+        ["OK", *["QUEUED"] * 5, ["x", "y", 1, 2, 3]],
+    )
+    assert ran.answers == [1, 2, 3]
+    assert ran.sent == [[("MULTI",), load("a"), load("b"), sha("a"), sha("b"), sha("a"), ("EXEC",)]]
+    assert ran.sends[0].within_s == 2.0
+
+
+@pytest.mark.parametrize(
+    "refusal", [ExecAbortError("discarded because of previous errors"), NoPermissionError("no")]
+)
+def test_a_transaction_sends_the_text_where_loading_is_forbidden(drive, refusal):
+    ran = drive(
+        exchange_atomically([call("a"), call("b")], SERVER, PATIENCE),
+        ["OK", refusal, refusal, "QUEUED", "QUEUED", refusal],
+        ["OK", "QUEUED", "QUEUED", [1, 2]],
+    )
+    assert ran.answers == [1, 2]
+    assert ran.sent[1] == [("MULTI",), full("a"), full("b"), ("EXEC",)]
+
+
+def test_a_transaction_that_is_refused_is_refused_whole(drive):
+    aborted = ExecAbortError("discarded because of previous errors")
+    ran = drive(
+        exchange_atomically([call("a"), call("b")], SERVER, PATIENCE),
+        ["OK", *["QUEUED"] * 4, aborted],
+        ["OK", "QUEUED", "QUEUED", aborted],
+    )
+    assert [type(answer) for answer in ran.answers] == [BrokerError, BrokerError]
+    assert ran.answers[0].reached
+
+
+def test_an_error_inside_a_transaction_is_of_its_call(drive):
+    wrong = ResponseError("WRONGTYPE")
+    ran = drive(
+        exchange_atomically([call("a"), call("b")], SERVER, PATIENCE),
+        ["OK", *["QUEUED"] * 4, ["x", "y", wrong, 2]],
+    )
+    error, two = ran.answers
+    assert error.__cause__ is wrong
+    assert two == 2
+
+
+@pytest.mark.parametrize(("sent", "kind"), [(True, OutcomeUnknown), (False, BrokerError)])
+def test_a_transaction_whose_reply_is_lost_is_not_sent_again(drive, sent, kind):
+    ran = drive(exchange_atomically([call("a"), call("b")], SERVER, PATIENCE), lost("OK", sent=sent))
+    assert [type(answer) for answer in ran.answers] == [kind, kind]
+
+
+# -- bytes --------------------------------------------------------------------------------------------------
+
+
+def test_a_pipeline_is_one_piece_of_bytes():
+    """One write, whatever the number of commands; words of every kind that a call may hold."""
+    (piece,) = packed([("SET", "clé", b"\x00\xff", 1, 1.5), ("TIME",)])
+    reader = hiredis.Reader()
+    reader.feed(piece)
+    assert reader.gets() == [b"SET", "clé".encode(), b"\x00\xff", b"1", b"1.5"]
+    assert reader.gets() == [b"TIME"]
+    assert reader.gets() is False
