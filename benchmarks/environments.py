@@ -98,7 +98,9 @@ def _run(argv: Sequence[str], home: Path) -> str:
 
 
 def _python_versions(python: Path) -> dict[str, str]:
-    code = "import importlib.metadata as m, json; print(json.dumps({d.name: d.version for d in m.distributions()}))"
+    code = (
+        "import json, importlib.metadata as m\nprint(json.dumps({d.name: d.version for d in m.distributions()}))"
+    )
     found: dict[str, str] = json.loads(_run([str(python), "-c", code], python.parent))
     return {name: found[name] for name in sorted(found) if name not in {"pip", "setuptools", "wheel"}}
 

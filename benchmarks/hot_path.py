@@ -1,6 +1,6 @@
 """Where the time goes: enqueue no-op jobs, run one consumer in this process, print the top functions.
 
-    python -m benchmarks.hot_path --jobs 20000
+python -m benchmarks.hot_path --jobs 20000
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def main(
         app, tasks = make_app(server.url)
         task = tasks[kind]
         task.delay("warm-up")
-        server.client.flushall()
+        server.flush()
         calls = [(ARGUMENT,)] * jobs
         profile = cProfile.Profile()
 

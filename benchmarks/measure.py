@@ -28,8 +28,10 @@ class Scale:
     """How much is measured.
 
     Args:
-        jobs: of one throughput. enqueue_s, most_s: seconds of one enqueue measurement, and of a throughput at most.
-        idle_s: seconds of an idle one. stamps: jobs of one latency. traffic_jobs: of one look at the commands.
+        jobs: of one throughput. enqueue_s, idle_s: seconds of one such measurement.
+        most_s: seconds of a throughput, and of enqueueing its jobs, at the most.
+        stamps: jobs of one latency. traffic_jobs: of one look at the commands.
+        depths: how many jobs wait while the cost of one is measured.
     """
 
     jobs: int
@@ -38,40 +40,39 @@ class Scale:
     idle_s: float
     stamps: int
     traffic_jobs: int
+    depths: tuple[int, ...]
 
 
-FULL: Final = Scale(jobs=40_000, enqueue_s=2.0, most_s=10.0, idle_s=10.0, stamps=300, traffic_jobs=2000)
-QUICK: Final = Scale(jobs=6_000, enqueue_s=0.5, most_s=4.0, idle_s=2.0, stamps=50, traffic_jobs=500)
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One figure of the tables.
-
-    Args:
-        key: in the results. title: of the column. more_is_better: for ratios. digits: after the point.
-    """
-
-    key: str
-    title: str
-    more_is_better: bool
-    digits: int = 0
+FULL: Final = Scale(
+    jobs=40_000, enqueue_s=2.0, most_s=6.0, idle_s=10.0, stamps=300, traffic_jobs=2000,
+    depths=(1_000, 10_000, 100_000, 1_000_000),
+)  # fmt: skip
+QUICK: Final = Scale(
+    jobs=6_000, enqueue_s=0.5, most_s=4.0, idle_s=2.0, stamps=50, traffic_jobs=500, depths=(1_000, 50_000)
+)
 
 
 def enqueue(peer: Peer, server: Server, scale: Scale) -> dict[str, float]:
     """One by one and in bulk, with nobody consuming; then the memory of what waits."""
     with Bench(peer, server.url) as bench:
         one = bench.produce("one", "noop", scale.enqueue_s, timeout=_START_S + scale.enqueue_s)
-        server.client.flushall()
-        before = server.memory()
-        most = 50 * scale.jobs
-        many = bench.produce("many", "noop", most, scale.enqueue_s, timeout=_START_S + scale.enqueue_s)
-        waiting = (server.memory() - before) / many["jobs"]
+        server.flush()
+        many, waiting = _bulk(bench, server, scale)
+        server.flush()
+        server.client.config_set("hash-max-listpack-value", 1024)
+        _, packed = _bulk(bench, server, scale)
     return {
         "one_s": one["jobs"] / one["seconds"],
         "bulk_s": many["jobs"] / many["seconds"],
         "waiting_bytes": waiting,
+        "waiting_packed_bytes": packed,
     }
+
+
+def _bulk(bench: Bench, server: Server, scale: Scale) -> tuple[dict[str, float], float]:
+    before = server.memory()
+    many = bench.produce("many", "noop", 50 * scale.jobs, scale.enqueue_s, timeout=_START_S + scale.enqueue_s)
+    return many, (server.memory() - before) / many["jobs"]
 
 
 def throughput(peer: Peer, server: Server, scale: Scale) -> dict[str, float]:
@@ -215,7 +216,7 @@ def _window(bench: Bench, server: Server, jobs: int, processes: int, scale: Scal
         if time.monotonic() > deadline:
             raise Failed(f"after {_START_S:g} s {len(counts)} of {processes} consumers had run a job")
         if sum(counts.values()) >= jobs:
-            raise Failed(f"{len(counts)} of {processes} consumers ran all {jobs} jobs before the others had started")
+            raise Failed(f"{len(counts)} of {processes} consumers ran all {jobs} jobs before all had started")
         time.sleep(0.002)
     first, started = sum(counts.values()), time.monotonic()
     client, (server_s, trips) = bench.cpu_s(), server.spent()

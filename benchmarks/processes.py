@@ -153,7 +153,7 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def _stat(path: Path) -> list[str]:
-    """The fields of /proc/PID/stat after the command's name, which may hold blanks: state, ppid, pgrp, session, …"""
+    """The fields of /proc/PID/stat after the name, which may hold blanks: state, ppid, pgrp, session, etc."""
     return path.read_text().rpartition(")")[2].split()
 
 

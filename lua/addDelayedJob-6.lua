@@ -15,7 +15,8 @@ ARGV[4]  field    args or data: where the payload goes
 ARGV[5]  eta      absolute due time, ms, instead of the delay; or empty
 
 Returns  {id, 1} added; {id, 0} the id exists; {id, 2} this very call had added it before; {id, 3} the owner of
-         the deduplication id stays; -5 no such parent, -7 the existing job has another living parent
+         the deduplication id stays; -5 no such parent, -2, -6 the run that adds this child has lost its job, -7 the
+         existing job has another living parent. The error EMQFULL: the queue has no room, and nothing was added
 Cost     O(log delayed)
 Repeat   safe: answers 2 and touches nothing
 ]]
@@ -39,7 +40,7 @@ take_id(q, add)
 store_job(add, now)
 redis.call('ZADD', q.delayed, score, add.id)
 leave_finished(add)
-if add.dedup then claim_dedup(q, meta, add, verdict) end
+if add.dedup then claim_dedup(q, meta, add, verdict, now) end
 if add.dependencies then redis.call('SADD', add.dependencies, add.prefix .. add.id) end
 emit(q, 'added', 'jobId', add.id, 'name', add.name)
 emit_trimming(q, meta, 'delayed', 'jobId', add.id, 'delay', due)

@@ -18,7 +18,8 @@ ARGV[3]  field   args or data: where the payloads go
 ARGV[4]  shared  msgpack options of every job of this call
 ARGV[5+] jobs    five each: id, nonce or empty, name, payload, eta ms or empty
 
-Returns  a code per job: 1 added, 0 the id exists, 2 this very call had added it before
+Returns  a code per job: 1 added, 0 the id exists, 2 this very call had added it before. The error EMQFULL: the queue
+         has no room for all of them, and none was added
 Cost     O(jobs); the client sends at most 250 a call (T7)
 Repeat   safe: answers 2 and touches nothing
 ]]
@@ -42,6 +43,18 @@ end
 local meta = read_meta(q)
 check_ready(q)
 read('ZCARD', q.delayed)
+
+if meta.maxlen then
+  -- What is there already, or twice in this call, needs no room.
+  local new, seen = 0, {}
+  for i = 5, #ARGV, 5 do
+    local id = ARGV[i]
+    if not seen[id] and redis.call('EXISTS', prefix .. id) == 0 then new = new + 1 end
+    seen[id] = true
+  end
+  local full = new > 0 and full_refusal(prefix, meta, new)
+  if full then return full end
+end
 
 local delay, priority, opts_json = whole(opts.delay) or 0, whole(opts.priority) or 0, encode_opts(opts)
 local codes, taken, ready, later = {}, 0, false, false

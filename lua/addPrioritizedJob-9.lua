@@ -18,7 +18,8 @@ ARGV[4]  field    args or data: where the payload goes
 ARGV[5]  eta      empty; a due time makes a delayed add
 
 Returns  {id, 1} added; {id, 0} the id exists; {id, 2} this very call had added it before; {id, 3} the owner of
-         the deduplication id stays; -5 no such parent, -7 the existing job has another living parent
+         the deduplication id stays; -5 no such parent, -2, -6 the run that adds this child has lost its job, -7 the
+         existing job has another living parent. The error EMQFULL: the queue has no room, and nothing was added
 Cost     O(log prioritized)
 Repeat   safe: answers 2 and touches nothing
 ]]
@@ -44,7 +45,7 @@ local score = priority_score(q, add.priority)
 store_job(add, now)
 redis.call('ZADD', q.prioritized, score, add.id)
 leave_finished(add)
-if add.dedup then claim_dedup(q, meta, add, verdict) end
+if add.dedup then claim_dedup(q, meta, add, verdict, now) end
 if add.dependencies then redis.call('SADD', add.dependencies, add.prefix .. add.id) end
 if not is_closed(q, meta) then ring(q) end
 emit(q, 'added', 'jobId', add.id, 'name', add.name)

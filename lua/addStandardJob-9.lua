@@ -13,14 +13,17 @@ KEYS[9]  marker     ZSET
 
 ARGV[1]  head     msgpack [prefix, id or "" for the counter, name, timestamp ms or "", parent key, key of the parent's
                   dependencies, parent map, scheduler id, deduplication key, nonce of a custom id or "",
-                  whether to run a finished job of this id anew]
+                  whether to run a finished job of this id anew, jobs to have room for (1), key of the first
+                  job of a group that admits this one, what the parent must be: a map of `an`, its nonce, or of
+                  `token` and `ats`, of the run that adds this child]
 ARGV[2]  payload  codec bytes
 ARGV[3]  options  msgpack map, stored as JSON
 ARGV[4]  field    args or data: where the payload goes
 ARGV[5]  eta      empty; a due time makes a delayed add
 
 Returns  {id, 1} added; {id, 0} the id exists; {id, 2} this very call had added it before; {id, 3} the owner of
-         the deduplication id stays; -5 no such parent, -7 the existing job has another living parent
+         the deduplication id stays; -5 no such parent, -2, -6 the run that adds this child has lost its job, -7 the
+         existing job has another living parent. The error EMQFULL: the queue has no room, and nothing was added
 Cost     O(1)
 Repeat   safe: answers 2 and touches nothing
 ]]
@@ -41,7 +44,7 @@ take_id(q, add)
 store_job(add, now)
 redis.call(add.opts.lifo and 'RPUSH' or 'LPUSH', q.wait, add.id)
 leave_finished(add)
-if add.dedup then claim_dedup(q, meta, add, verdict) end
+if add.dedup then claim_dedup(q, meta, add, verdict, now) end
 if add.dependencies then redis.call('SADD', add.dependencies, add.prefix .. add.id) end
 if not is_closed(q, meta) then ring(q) end
 emit(q, 'added', 'jobId', add.id, 'name', add.name)

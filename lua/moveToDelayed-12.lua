@@ -46,9 +46,11 @@ local delay = whole(opts.eta or ARGV[5])
 if not delay then refuse('ERR EMQ delay and eta: ms') end
 local due = opts.eta and delay or now + delay
 local meta = read_meta(q)
+local code, h = leave_refusal(q, job, id, token, opts.ats or '')
+-- A job that is to be cancelled waits for nothing: its next consumer ends it.
+if h[8] then due = now end
 local score = delayed_score(q, due)
 
-local code, h = leave_refusal(q, job, id, token, opts.ats or '')
 if code == 0 then
   local atm = whole(h[2]) or 0
   if ARGV[6] ~= '1' then atm = atm + 1 end

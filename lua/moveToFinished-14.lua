@@ -26,7 +26,8 @@ ARGV[7]  prefix   of the queue's keys
 ARGV[8]  options  msgpack {token, ats, keepJobs: {count, age s, limit}, attempts, maxMetricsSize, and to fetch:
                   next (its token), lockDuration ms, count, limiter?, name?}
 ARGV[9]  fields   msgpack [field, value ...] to store with the result, or empty
-ARGV[10] follow   msgpack [[id, name, payload, options, field] ...] to add with the end, or empty
+ARGV[10] follow   msgpack list of up to 500 jobs to add with the end, or empty: [id, name, payload, options, field,
+                  parent key or nil, parent map, whether it waits for children], parents first
 
 Returns  {code, jobs, rate limit ms, next due ms, ids dropped, now ms}; code 0 done, 1 this run had ended it before,
          -1 no such job, -2 no lock, -6 another lock, -3 not active, -4 open children, -9 failed children.
@@ -50,13 +51,9 @@ local keep = read_keep(opts.keepJobs)
 local run = {
   id = ARGV[1], token = opts.token, ats = opts.ats or '', field = ARGV[3], value = ARGV[4],
   failed = ARGV[5] == 'failed', drop = keep.count == 0, attempts = opts.attempts,
-  fields = read_fields(ARGV[9]), follow = ARGV[10] ~= '' and read_follow(q.prefix, ARGV[10]) or nil,
+  fields = read_fields(ARGV[9]), follow = ARGV[10] ~= '' and read_follow(q, ARGV[10]) or nil,
 }
 local meta = read_meta(q)
-if run.follow then
-  check_ready(q)
-  read('ZCARD', q.delayed)
-end
 read('ZCARD', target)
 
 local code, h = finish_refusal(q, run, target)

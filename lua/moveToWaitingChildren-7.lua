@@ -16,8 +16,8 @@ ARGV[4]  id      of the job
 ARGV[5]  prefix  of the queue's keys
 ARGV[6]  ats     of the run, or empty
 
-Returns  0 moved; 1 nothing to wait for, the run goes on; -1 no such job, -2 no lock, -6 another lock, -3 not active,
-         -9 a child has failed
+Returns  0 moved; 1 nothing to wait for, or it is to be cancelled; 2 nothing to wait for, and there never was: with both
+         the run goes on; -1 no such job, -2 no lock, -6 another lock, -3 not active, -9 a child has failed
 Cost     O(active)
 Repeat   safe: the second answers -2, -6 or -3 and writes nothing
 ]]
@@ -33,12 +33,18 @@ local token, child, id = ARGV[1], ARGV[2], ARGV[4]
 local now = read_clock(ARGV[3])
 if job ~= q.prefix .. id then refuse('ERR EMQ the prefix is not that of the keys') end
 read('ZCARD', q.waiting)
-local code = leave_refusal(q, job, id, token, ARGV[6])
+local code, h = leave_refusal(q, job, id, token, ARGV[6])
 if code ~= 0 then return code end
+if h[8] then return 1 end
 if read('ZCARD', unsuccessful) > 0 then return -9 end
 local open = child ~= '' and read('SISMEMBER', dependencies, child) or read('SCARD', dependencies)
-if open == 0 then return 1 end
+if open == 0 then
+  local had = redis.call('EXISTS', job .. ':processed', job .. ':failed') > 0
+  return (had or redis.call('HEXISTS', job, 'x:waited') == 1) and 1 or 2
+end
+local waited = whole(redis.call('HGET', job, 'x:waited')) or 0
 
+redis.call('HSET', job, 'x:waited', waited + 1)
 redis.call('ZADD', q.waiting, now, id)
 redis.call('LREM', q.active, -1, id)
 unlock(q, job, id, token)

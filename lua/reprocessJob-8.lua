@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
---[[ reprocessJob-8: runs a finished job again.
+--[[ reprocessJob-8: runs a finished job again. A parent that it failed, or that still waits, waits for it once more.
 
 KEYS[1]  job     HASH
 KEYS[2]  events  STREAM
@@ -23,6 +23,7 @@ Repeat   safe: answers -3
 --- @include "events"
 --- @include "marker"
 --- @include "meta"
+--- @include "parent"
 
 local q = { events = KEYS[2], wait = KEYS[4], meta = KEYS[5], active = KEYS[7], marker = KEYS[8] }
 local job, target, id, side = KEYS[1], KEYS[3], ARGV[1], ARGV[2]
@@ -31,11 +32,13 @@ local meta = read_meta(q)
 read('LLEN', q.wait)
 if (read_job('HLEN', job) or 0) == 0 then return -1 end
 if not read('ZSCORE', target, id) then return -3 end
+local parent = redis.call('HGET', job, 'parentKey')
 
 redis.call(side, q.wait, id)
 redis.call('ZREM', target, id)
-redis.call('HDEL', job, 'finishedOn', 'processedOn', 'err', ARGV[3])
+redis.call('HDEL', job, 'finishedOn', 'processedOn', 'err', 'x:cancel', ARGV[3])
 if ARGV[5] == '1' then redis.call('HDEL', job, 'atm', 'stc', 'defa') end
+if parent then settle_edge(reopen_edge, parent, job) end
 if not is_closed(q, meta) then ring(q) end
 emit_trimming(q, meta, 'waiting', 'jobId', id, 'prev', ARGV[4])
 return 1

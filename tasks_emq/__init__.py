@@ -5,6 +5,7 @@ from tasks_emq.context import JobContext, current_job
 from tasks_emq.core.job import JobData
 from tasks_emq.core.reading_replies import ChildrenCounts, Metrics, Worker
 from tasks_emq.core.runs import Retention
+from tasks_emq.core.schedule import ScheduleData
 from tasks_emq.errors import (
     BrokerError,
     CannotSerialize,
@@ -77,13 +78,17 @@ __all__ = [
     "Reschedule",
     "Retention",
     "Retry",
+    "ScheduleData",
     "Signature",
     "StaleLease",
     "Task",
     "TaskTimeout",
     "UnknownTask",
+    "WaitForChildren",
     "Worker",
     "__version__",
+    "chain",
+    "chord",
     "current_job",
     "default_app",
     "group",

@@ -17,6 +17,7 @@ from tasks_emq.core.keys import QueueKeys, check_prefix, check_queue_name, looku
 from tasks_emq.core.options import MAX_PAYLOAD, JobOptions, seconds, whole
 from tasks_emq.core.retry import RetryPolicy
 from tasks_emq.core.runs import MAX_METRICS, Retention
+from tasks_emq.core.schedule import Timing
 from tasks_emq.errors import ConfigError
 from tasks_emq.io import embedded
 from tasks_emq.io.aio import AsyncClient
@@ -26,6 +27,7 @@ from tasks_emq.io.sync import Client
 from tasks_emq.job import Job
 from tasks_emq.registry import Registry, task_name
 from tasks_emq.result import Listener
+from tasks_emq.scheduling import declared
 from tasks_emq.task import CoroutineTask, Task
 
 P = ParamSpec("P")
@@ -86,6 +88,10 @@ class TaskMaker:
         lifo: bool = False,
         keep_completed: bool = True,
         keep_failed: bool = True,
+        deduplication: str | Mapping[str, Any] | None = None,
+        cron: str | None = None,
+        every: float | timedelta | None = None,
+        timezone: str = "UTC",
         max_payload: int = MAX_PAYLOAD,
     ) -> TaskDecorator: ...
 
@@ -98,7 +104,10 @@ class TaskMaker:
             attempts: total tries. backoff: seconds before the next try: a number, a list of numbers (the last one
                 repeats) or any `tenacity.wait_*`; exponential with jitter from 1 s to 60 s when None.
             retry_on: exception class, tuple of classes or `tenacity.retry_*`. give_up_on: classes never to retry.
-            timeout: seconds of one run. priority, delay, lifo, keep_completed, keep_failed: as in JobOptions.
+            timeout: seconds of one run. priority, delay, lifo, keep_completed, keep_failed, deduplication: as in
+                JobOptions.
+            cron, every, timezone: as for Queue.schedule; consumers keep this schedule, under the task's name, and
+                call the function without arguments.
             max_payload: bytes of packed arguments, and of a result.
 
         Raises:
@@ -121,6 +130,7 @@ def _make(app: App, function: Callable[..., Any], options: Mapping[str, Any]) ->
     )
     timeout = rest.pop("timeout", None)
     max_payload = whole("max_payload", rest.pop("max_payload", MAX_PAYLOAD), 1, 512 * 1024 * 1024)
+    timing = Timing.taken_from(rest)
     rest["queue"] = rest.get("queue") or app.default_queue
     made: Task[..., Any]
     task_class = CoroutineTask if asyncio.iscoroutinefunction(function) else Task
@@ -133,6 +143,8 @@ def _make(app: App, function: Callable[..., Any], options: Mapping[str, Any]) ->
         timeout=None if timeout is None else seconds("timeout", timeout),
         max_payload=max_payload,
     )
+    made.timing = timing
+    declared(made)
     app.registry.add(made)
     return made
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
-from tasks_emq.core import runs
+from tasks_emq.core import control, runs
 from tasks_emq.core.calls import Call, Command
 from tasks_emq.core.codec import codec_of
 from tasks_emq.core.flow import POLICIES, Node, tree_calls, under
@@ -15,6 +15,7 @@ from tasks_emq.core.keys import user_id
 from tasks_emq.core.replies import TakenJob, pairs, raise_first
 from tasks_emq.errors import CannotSerialize, ConfigError, PayloadTooLarge
 from tasks_emq.job import Job
+from tasks_emq.job_control import pack_arguments
 
 if TYPE_CHECKING:
     from tasks_emq.app import App
@@ -48,7 +49,8 @@ class JobContext:
         self.attempt = attempt
         #: Grows with every start of this job and never falls: hand it to what must refuse a late writer.
         self.fence = taken.ats
-        #: True once this run should stop: its lock is lost, its time is up, or the consumer stops.
+        #: True once this run should stop: its job is cancelled, its lock is lost, its time is up, or the consumer
+        #: stops.
         self.cancelled = False
         #: Jobs that are added when this run completes, as the finishing script takes them.
         self.following: list[list[object]] = []
@@ -81,6 +83,21 @@ class JobContext:
         """`log`, awaited."""
         await self._app.aclient.run(self._log(line))
 
+    def update_arguments(self, /, *args: Any, **kwargs: Any) -> None:
+        """Replace the job's arguments: its next run, a retry for example, gets these.
+
+        Raises:
+            TypeError: they do not fit the function. CannotSerialize, PayloadTooLarge: they cannot be stored.
+            StaleLease: this run has lost its job.
+
+        Script: updateData-1
+        """
+        self._app.client.run(self._update(args, kwargs))
+
+    async def aupdate_arguments(self, /, *args: Any, **kwargs: Any) -> None:
+        """`update_arguments`, awaited."""
+        await self._app.aclient.run(self._update(args, kwargs))
+
     def then(self, step: Signature[Any]) -> Job[Any]:
         """Add a job with the very script that completes this run: a run that is repeated never adds it twice.
 
@@ -95,8 +112,9 @@ class JobContext:
         task, options = step.task, step.task.job_options
         if options.queue != self.queue:
             raise ConfigError(f"then(): {task.name} is on queue {options.queue!r}, this run is on {self.queue!r}")
-        if options.job_id is not None or options.eta is not None or len(self.following) >= 100:
-            raise ConfigError("then(): up to 100 jobs, without a custom id and without an eta")
+        held = options.job_id is not None or options.eta is not None or options.deduplication is not None
+        if held or len(self.following) >= 100:
+            raise ConfigError("then(): up to 100 jobs, without a custom id, an eta or a deduplication id")
         job = task.new_job(step.args, step.kwargs)
         self.following.append([job.id, job.name, job.payload, dict(job.opts), job.field])
         return Job(self._app, job.id, self.queue, task.name, binder=task.binder)
@@ -155,6 +173,12 @@ class JobContext:
             raise PayloadTooLarge("progress", size=len(packed), limit=LOG_LINE_BYTES)
         keys = self._app.keys(self.queue)
         return runs.update_progress(keys, self._taken.id, packed, self._taken.token, self.fence)
+
+    def _update(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call[None]:
+        taken = self._taken
+        payload, field = pack_arguments(self._app, self.name, taken.fields, args, kwargs)
+        keys = self._app.keys(self.queue)
+        return control.update_data(keys, taken.id, payload, field, taken.token, self.fence)
 
     def _log(self, line: str) -> Call[None]:
         text = line.encode("utf-8", "backslashreplace").decode()

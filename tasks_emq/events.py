@@ -25,6 +25,8 @@ log = logging.getLogger("tasks_emq.events")
 _BLOCK_MS: Final = 10_000
 #: Of a client that follows events: a reply that comes so much later than the wait is taken for lost.
 PATIENCE: Final = Patience(_BLOCK_MS / 1000 + 2.0, once=True)
+#: How often the server is asked at the start before that is an error.
+_FIRST_TRIES: Final = 3
 #: Events of one read, the last one of the read before among them.
 _READ: Final = 1000
 _ID = re.compile(r"(\d{1,20})(?:-(\d{1,20}))?", re.ASCII)
@@ -75,19 +77,19 @@ def follow(keys: QueueKeys, after: str | None) -> Stream[QueueEvent]:
     Raises:
         BrokerError: it cannot be reached at the start, or refuses.
     """
-    reached = told = False
+    reached, failures = False, 0
     while True:
         try:
             if after is None:
                 after = yield calls.last_event_id(keys)
             found: list[Event] = yield from _read(keys, after)
-            reached, told = True, False
+            reached, failures = True, 0
         except BrokerError as error:
-            if error.reached or not reached:
+            failures += 1
+            if error.reached or (not reached and failures == _FIRST_TRIES):
                 raise
-            if not told:
+            if reached and failures == 1:
                 log.warning("events of queue %s: %s; trying again until it works", keys.queue, error)
-            told = True
             yield Rest(random.uniform(0.05, 0.5))
             continue
         if found:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import Generator
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from tasks_emq.core import calls, reading
 from tasks_emq.core.annotations import Binder
-from tasks_emq.core.calls import Command, Flow
+from tasks_emq.core.calls import Flow
 from tasks_emq.core.codec import codec_of
 from tasks_emq.core.job import JobData, json_field, text
-from tasks_emq.core.keys import lookup_ids, user_id
+from tasks_emq.core.keys import user_id
 from tasks_emq.core.reading_replies import ChildrenCounts
 from tasks_emq.core.replies import Ending
 from tasks_emq.core.states import State
-from tasks_emq.errors import BrokerError, JobCancelled, JobFailed, JobNotFound, JobNotInState, JobTimeout
+from tasks_emq.errors import BrokerError, JobCancelled, JobFailed, JobNotFound, JobTimeout
+from tasks_emq.job_control import JobControl
 
 if TYPE_CHECKING:
     from tasks_emq.app import App
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
-class Job(Generic[R]):
+class Job(JobControl, Generic[R]):
     """One job of a queue. Nothing is cached: each method asks the server.
 
     Every method has a twin with an `a` in front, to be awaited.
@@ -33,9 +33,10 @@ class Job(Generic[R]):
     Args:
         app: whose server it is on. wire: the id as it stands in keys, or None to look `job_id` up.
         queue: name. name: of the task, when known. created: False when the add found the id taken.
+        deduplicated: True when the add found another job that owns the deduplication id, and this is that one.
     """
 
-    __slots__ = ("_app", "_binder", "_wire", "created", "id", "name", "queue")
+    __slots__ = ("_binder", "created", "deduplicated", "name")
 
     def __init__(
         self,
@@ -46,6 +47,7 @@ class Job(Generic[R]):
         *,
         job_id: str | None = None,
         created: bool = True,
+        deduplicated: bool = False,
         binder: Binder | None = None,
     ) -> None:
         self._app = app
@@ -55,6 +57,7 @@ class Job(Generic[R]):
         self.queue = queue
         self.name = name
         self.created = created
+        self.deduplicated = deduplicated
 
     def __repr__(self) -> str:
         return f"<Job {self.id} on {self.queue!r}>"
@@ -112,48 +115,6 @@ class Job(Generic[R]):
     async def achildren_counts(self) -> ChildrenCounts:
         """`children_counts`, awaited."""
         return await self._app.aclient.drive(self._children_counts())
-
-    def retry(self) -> None:
-        """Run a job that has ended again, with its attempts counted from the start.
-
-        Raises:
-            JobNotFound: there is no such job. JobNotInState: it has not ended.
-
-        Script: reprocessJob-8
-        """
-        self._app.client.drive(self._retry())
-
-    async def aretry(self) -> None:
-        """`retry`, awaited."""
-        await self._app.aclient.drive(self._retry())
-
-    def promote(self) -> None:
-        """Let a delayed job run now.
-
-        Raises:
-            JobNotFound: there is no such job. JobNotInState: it is not delayed.
-
-        Script: promote-9
-        """
-        self._app.client.drive(self._promote())
-
-    async def apromote(self) -> None:
-        """`promote`, awaited."""
-        await self._app.aclient.drive(self._promote())
-
-    def remove(self) -> None:
-        """Delete the job. Removing one that is gone is no error.
-
-        Raises:
-            JobLocked: it is running. SchedulerOwned: it is the pending iteration of a schedule.
-
-        Script: removeJob-2
-        """
-        self._app.client.drive(self._remove())
-
-    async def aremove(self) -> None:
-        """`remove`, awaited."""
-        await self._app.aclient.drive(self._remove())
 
     def result(self, timeout: float | None = None) -> R:
         """Wait until the job has ended, and give what the task returned.
@@ -233,15 +194,6 @@ class Job(Generic[R]):
         value = codec.unpack_value(ending.fields.get(codec.result_field.encode()))
         return cast(R, self._binder.result(value) if self._binder else value)
 
-    def _locate(self) -> Flow[str]:
-        """The wire id: an id that needs encoding may also be another client's as it is."""
-        if self._wire is not None:
-            return self._wire
-        encoded, raw = lookup_ids(self.id)
-        if (yield Command(("EXISTS", self._app.keys(self.queue).key(encoded)), int)):
-            self._wire = encoded
-        return self._wire or raw
-
     def _state(self) -> Flow[State]:
         wire = yield from self._locate()
         state: State = yield calls.get_state(self._app.keys(self.queue), wire)
@@ -266,28 +218,6 @@ class Job(Generic[R]):
         wire = yield from self._locate()
         found: ChildrenCounts = yield reading.get_dependency_counts(self._app.keys(self.queue), wire)
         return found
-
-    def _retry(self) -> Generator[Any, Any, None]:
-        wire = yield from self._locate()
-        keys = self._app.keys(self.queue)
-        state: State = yield calls.get_state(keys, wire)
-        if state not in ("completed", "failed"):
-            kind = JobNotFound if state == "unknown" else JobNotInState
-            code = -1 if state == "unknown" else -3
-            raise kind(
-                f"job {self.id} is {state}: only a job that has ended can be retried", job_id=self.id, code=code
-            )
-        data: JobData | None = yield calls.get_job(keys, wire)
-        field = codec_of(data.fields if data else {}).result_field
-        yield calls.reprocess_job(keys, wire, state, result_field=field)
-
-    def _promote(self) -> Generator[Any, Any, None]:
-        wire = yield from self._locate()
-        yield calls.promote_job(self._app.keys(self.queue), wire)
-
-    def _remove(self) -> Generator[Any, Any, None]:
-        wire = yield from self._locate()
-        yield calls.remove_job(self._app.keys(self.queue), wire)
 
 
 def failure(job_id: str, ending: Ending) -> JobFailed:

@@ -1,9 +1,13 @@
-"""Looking into a queue, pausing and resuming it."""
+"""Looking into a queue, pausing and resuming it.
+
+The rest of a queue is in `reading.py`, `control.py` and `scheduling.py`.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tasks_emq.control import AsyncQueueControl, QueueControl
 from tasks_emq.core import calls
 from tasks_emq.core.calls import Call, Flow
 from tasks_emq.core.job import JobData
@@ -11,6 +15,7 @@ from tasks_emq.core.options import whole
 from tasks_emq.core.states import STATE_KEYS, State
 from tasks_emq.job import Job
 from tasks_emq.reading import AsyncQueueReading, QueueReading, check_state
+from tasks_emq.scheduling import AsyncQueueScheduling, QueueScheduling
 
 if TYPE_CHECKING:
     from tasks_emq.app import App
@@ -55,7 +60,7 @@ class _QueueCalls:
             left = yield calls.resume(self._keys, event=False)
 
 
-class Queue(_QueueCalls, QueueReading):
+class Queue(_QueueCalls, QueueReading, QueueControl, QueueScheduling):
     """One queue, blocking.
 
     Args:
@@ -92,7 +97,7 @@ class Queue(_QueueCalls, QueueReading):
         return self.app.client.run(calls.is_paused(self._keys))
 
 
-class AsyncQueue(_QueueCalls, AsyncQueueReading):
+class AsyncQueue(_QueueCalls, AsyncQueueReading, AsyncQueueControl, AsyncQueueScheduling):
     """One queue, awaited.
 
     Args:

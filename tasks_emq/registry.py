@@ -31,15 +31,20 @@ def task_name(function: Callable[..., Any]) -> str:
             f"{module}.{qualname}: a lambda or a function inside a function has no name that a consumer could "
             f"find; move it to module level, or give it one with name=..."
         )
+    return f"{module_name(module)}.{qualname}"
+
+
+def module_name(module: str) -> str:
+    """The name of a module; of a script run as `__main__`, the name it would be imported by."""
     if module == "__main__":
         main = sys.modules["__main__"]
         spec = getattr(main, "__spec__", None)
         path = getattr(main, "__file__", None)
         if spec is not None:
-            module = spec.name.removesuffix(".__main__")
-        elif path:
-            module = Path(path).stem
-    return f"{module}.{qualname}"
+            return str(spec.name).removesuffix(".__main__")
+        if path:
+            return Path(path).stem
+    return module
 
 
 class Registry:

@@ -19,6 +19,7 @@ from tasks_emq.core.keys import new_job_id, user_id, wire_id
 from tasks_emq.core.options import JobOptions
 from tasks_emq.core.replies import Added
 from tasks_emq.core.retry import RetryPolicy
+from tasks_emq.core.schedule import Timing
 from tasks_emq.errors import BrokerError, ConfigError, EmqError, JobExists, OutcomeUnknown
 from tasks_emq.job import Job
 from tasks_emq.workflow import Signature
@@ -44,6 +45,9 @@ class Task(Generic[P, R]):
         options: how its jobs are added. policy: what is retried, and after how long.
         timeout: seconds of one run, or None. max_payload: bytes of packed arguments, and of a result.
     """
+
+    #: When its `cron=` or `every=` says that it runs.
+    timing: Timing | None = None
 
     def __init__(
         self,
@@ -91,6 +95,7 @@ class Task(Generic[P, R]):
         on_existing: str | None = None,
         keep_completed: bool | None = None,
         keep_failed: bool | None = None,
+        deduplication: str | Mapping[str, Any] | None = None,
     ) -> Task[P, R]:
         """The same task with other options for its jobs; arguments stay typed.
 
@@ -103,7 +108,7 @@ class Task(Generic[P, R]):
         given = {
             "queue": queue, "attempts": attempts, "delay": delay, "eta": eta, "priority": priority, "lifo": lifo,
             "job_id": job_id, "on_existing": on_existing, "keep_completed": keep_completed,
-            "keep_failed": keep_failed,
+            "keep_failed": keep_failed, "deduplication": deduplication,
         }  # fmt: skip
         changed = copy.copy(self)
         changed.job_options = self.job_options.with_changes({k: v for k, v in given.items() if v is not None})
@@ -113,11 +118,13 @@ class Task(Generic[P, R]):
         """Add a job that calls the function with these arguments.
 
         Returns:
-            The job; `created` is False when a job with the custom id was there before.
+            The job; `created` is False when a job with the custom id was there before, `deduplicated` is True when
+            it is another one, which owns the deduplication id.
 
         Raises:
             TypeError: the arguments do not fit the function. CannotSerialize, PayloadTooLarge: they cannot be
-                stored. QueueFull: the server is at its memory limit. BrokerError: it cannot be reached.
+                stored. QueueFull: the server is at its memory limit, or the queue at its max_length.
+            BrokerError: the server cannot be reached.
             OutcomeUnknown: the reply was lost; carries the job's id. JobExists: with `on_existing="raise"`.
 
         Script: addStandardJob-9, addDelayedJob-6 or addPrioritizedJob-9
@@ -229,16 +236,23 @@ class Task(Generic[P, R]):
             nonce=os.urandom(6).hex() if custom else "",
             kept=options.keep_completed and options.keep_failed,
             rerun=options.on_existing == "rerun",
+            dedup_id=options.deduplication.id if options.deduplication else "",
         )
 
     def _call(self, job: NewJob) -> Call[Added]:
         return calls.add_job(self.app.keys(self.job_options.queue), job)
 
     def _job(self, added: Added) -> Job[R]:
-        if not added.created and self.job_options.on_existing == "raise":
+        if not (added.created or added.deduplicated) and self.job_options.on_existing == "raise":
             raise JobExists(f"job {user_id(added.id)!r} exists already", job_id=user_id(added.id))
         return Job(
-            self.app, added.id, self.job_options.queue, self.name, created=added.created, binder=self.binder
+            self.app,
+            added.id,
+            self.job_options.queue,
+            self.name,
+            created=added.created,
+            deduplicated=added.deduplicated,
+            binder=self.binder,
         )
 
     def _named(self, error: OutcomeUnknown, job: NewJob) -> OutcomeUnknown:
@@ -251,6 +265,8 @@ class Task(Generic[P, R]):
         keys = self.app.keys(self.job_options.queue)
         if self.job_options.job_id is not None:
             raise ConfigError("delay_many: a custom job_id names one job; add these one by one")
+        if self.job_options.deduplication is not None:
+            raise ConfigError("delay_many: jobs with a deduplication id are added one by one")
         every = (
             self.new_job((), item) if isinstance(item, Mapping) else self.new_job(_positional(item), {})
             for item in calls_of

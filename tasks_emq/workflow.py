@@ -300,6 +300,8 @@ class _Planner:
 
     def _job(self, step: Signature[Any], args: Sequence[Any]) -> tuple[NewJob, Task[..., Any]]:
         task = step.task
+        if task.job_options.deduplication is not None:
+            raise ConfigError(f"{task.name}: a step of a workflow cannot have a deduplication id")
         job = task.new_job(args, step.kwargs)
         self._tasks[job.id] = task
         return job, task

@@ -14,6 +14,6 @@ from __future__ import annotations
 from typing import Final
 
 NAMES: Final = (
-    "tasks_emq", "tasks_emq_threads", "celery", "dramatiq", "rq", "huey", "arq", "taskiq", "saq", "streaq", "pydocket",
-    "bullmq", "bullmq_node",
+    "tasks_emq", "tasks_emq_threads", "celery", "dramatiq", "rq", "huey", "arq", "taskiq", "saq", "streaq",
+    "pydocket", "bullmq", "bullmq_node",
 )  # fmt: skip

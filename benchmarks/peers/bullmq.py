@@ -10,7 +10,7 @@ from benchmarks import work
 from benchmarks.drive import run
 
 PACKAGES = ("bullmq==3.4.4", "redis==8.1.0", "hiredis==3.5.0", "uvloop==0.23.0")
-SETTINGS = "100 jobs at once, completed jobs kept (the default), uvloop"
+SETTINGS = "10 jobs at once for no-ops, 100 for I/O; completed jobs kept (the default), uvloop"
 BULK = True
 
 
@@ -46,7 +46,7 @@ async def _process(job: Any, token: str) -> None:
 
 def consume(url: str, workers: int) -> None:
     """Run a worker until it is ended."""
-    run(_consume(url, workers or 100))
+    run(_consume(url, workers or 10))
 
 
 async def _consume(url: str, workers: int) -> None:

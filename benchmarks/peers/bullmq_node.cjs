@@ -78,7 +78,7 @@ function consume(workers) {
     if (job.name === 'stamp') return counter.stamp(job.data.text);
     if (job.name === 'io') await new Promise((done) => setTimeout(done, IO_MS));
     counter.add();
-  }, { connection, concurrency: workers || 100 });
+  }, { connection, concurrency: workers || 300 });
 }
 
 async function main([command, ...words]) {

@@ -55,5 +55,13 @@ def consume(url: str, workers: int) -> None:
     app, _ = _app(url)
     app.conf.worker_prefetch_multiplier = 1 if workers else 100
     pool = ["-P", "threads", "-c", str(workers)] if workers else ["-P", "solo"]
-    quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat", "-l", "WARNING", "-n", f"w{os.getpid()}@h"]
+    quiet = [
+        "--without-gossip",
+        "--without-mingle",
+        "--without-heartbeat",
+        "-l",
+        "WARNING",
+        "-n",
+        f"w{os.getpid()}@h",
+    ]
     app.worker_main(["worker", *pool, *quiet])

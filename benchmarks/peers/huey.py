@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks import work
 
 PACKAGES = ("huey==3.5.4", "redis==8.1.0", "hiredis==3.5.0")
-SETTINGS = "4 threads for no-ops, 100 for I/O; no results, no periodic tasks, blocking reads"
+SETTINGS = "2 threads for no-ops, 100 for I/O; no results, no periodic tasks, blocking reads"
 BULK = False
 
 
@@ -44,4 +44,6 @@ async def producer(url: str) -> Producer:
 def consume(url: str, workers: int) -> None:
     """Run a consumer until it is ended."""
     huey, _ = _huey(url)
-    huey.create_consumer(workers=workers or 4, worker_type="thread", periodic=False, check_worker_health=False).run()
+    huey.create_consumer(
+        workers=workers or 2, worker_type="thread", periodic=False, check_worker_health=False
+    ).run()

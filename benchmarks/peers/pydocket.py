@@ -10,7 +10,7 @@ from benchmarks import work
 from benchmarks.drive import run
 
 PACKAGES = ("pydocket==0.27.0", "redis==8.1.0", "hiredis==3.5.0", "uvloop==0.23.0")
-SETTINGS = "100 jobs at once, executions not kept (ttl 0), checks every 10 ms, pool of 1000 connections, uvloop"
+SETTINGS = "10 jobs at once for no-ops, 100 for I/O; executions not kept (ttl 0), checks every 10 ms, pool of 1000 connections, uvloop"
 BULK = True
 
 
@@ -60,12 +60,14 @@ async def producer(url: str) -> Producer:
 
 def consume(url: str, workers: int) -> None:
     """Run a worker until it is ended."""
-    run(_consume(url, workers or 100))
+    run(_consume(url, workers or 10))
 
 
 async def _consume(url: str, workers: int) -> None:
     from docket import Worker
 
     async with _docket(url) as docket:
-        async with Worker(docket, concurrency=workers, minimum_check_interval=timedelta(milliseconds=10)) as worker:
+        async with Worker(
+            docket, concurrency=workers, minimum_check_interval=timedelta(milliseconds=10)
+        ) as worker:
             await worker.run_forever()

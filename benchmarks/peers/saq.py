@@ -9,8 +9,14 @@ from typing import Any
 from benchmarks import work
 from benchmarks.drive import run
 
-PACKAGES = ("saq[redis,hiredis]==0.26.4", "redis==7.4.1", "hiredis==3.5.0", "typing-extensions==4.16.0", "uvloop==0.23.0")
-SETTINGS = "20 jobs at once for no-ops, 100 for I/O; jobs not kept, no time limit, uvloop; bulk: 50 adds at once"
+PACKAGES = (
+    "saq[redis,hiredis]==0.26.4",
+    "redis==7.4.1",
+    "hiredis==3.5.0",
+    "typing-extensions==4.16.0",
+    "uvloop==0.23.0",
+)
+SETTINGS = "10 jobs at once for no-ops, 100 for I/O; jobs not kept, no time limit, uvloop; bulk: 50 adds at once"
 BULK = False
 
 _AT_ONCE = 50
@@ -62,7 +68,7 @@ async def producer(url: str) -> Producer:
 
 def consume(url: str, workers: int) -> None:
     """Run a worker until it is ended."""
-    run(_consume(url, workers or 20))
+    run(_consume(url, workers or 10))
 
 
 async def _consume(url: str, workers: int) -> None:

@@ -10,7 +10,10 @@ from benchmarks import work
 from benchmarks.drive import run
 
 PACKAGES = ("taskiq==0.13.0", "taskiq-redis==1.2.4", "redis==8.1.0", "hiredis==3.5.0", "uvloop==0.23.0")
-SETTINGS = "stream broker (its only one that acknowledges), 100 jobs at once, no results, no validation, uvloop; bulk: 50 adds at once"
+SETTINGS = (
+    "stream broker (its only one that acknowledges), 100 jobs at once, no results, no validation, uvloop; "
+    "bulk: 50 adds at once"
+)
 BULK = False
 
 _AT_ONCE = 50

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks import work
@@ -22,13 +22,13 @@ async def stamp(text: str) -> None:
     work.stamp(text)
 
 
-COROUTINES: dict[str, Callable[[str], Any]] = {"noop": noop, "io": work.async_io, "stamp": stamp}
+COROUTINES: Mapping[str, Callable[[str], Any]] = {"noop": noop, "io": work.async_io, "stamp": stamp}
 
 
 class Producer:
     """Enqueues by `.delay()` and `.delay_many()`, the blocking forms."""
 
-    def __init__(self, url: str, functions: dict[str, Callable[[str], Any]]) -> None:
+    def __init__(self, url: str, functions: Mapping[str, Callable[[str], Any]]) -> None:
         from tasks_emq import App
 
         self.app = App(url)
@@ -52,4 +52,4 @@ def consume(url: str, workers: int) -> None:
     """Run a consumer until it is ended."""
     from tasks_emq.consumer.consumer import Consumer
 
-    Consumer(Producer(url, COROUTINES).app, **({"concurrency": workers} if workers else {})).run()
+    Consumer(Producer(url, COROUTINES).app, concurrency=workers or 100).run()

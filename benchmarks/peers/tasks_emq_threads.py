@@ -22,5 +22,4 @@ def consume(url: str, workers: int) -> None:
     """Run a consumer until it is ended."""
     from tasks_emq.consumer.consumer import Consumer
 
-    app = Producer(url, FUNCTIONS).app
-    Consumer(app, **({"concurrency": workers, "threads": workers} if workers else {})).run()
+    Consumer(Producer(url, FUNCTIONS).app, concurrency=workers or 100, threads=workers or 32).run()

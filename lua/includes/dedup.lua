@@ -1,6 +1,6 @@
 --- @include "checked"
---- @include "drop"
 --- @include "events"
+--- @include "remove"
 
 -- What deduplication makes of an add (protocol §10). Reads only. Returns nil when nobody owns the id; else
 -- {owner, stays: 'drop', 'hold' (kept back until the owner has ended) or 'silent'}, or {owner, replaced: true}.
@@ -21,9 +21,9 @@ end
 -- Keeps the newcomer back: of those that come while the owner runs only the last one follows it.
 local function hold_newcomer(add)
   local held = add.prefix .. 'dn:' .. add.dedup.id
-  local fields = { 'name', add.name, add.field, add.payload, 'opts', add.opts_json, 'jid', add.id }
   redis.call('DEL', held)
-  redis.call('HSET', held, unpack(fields))
+  redis.call('HSET', held, 'name', add.name, add.field, add.payload, 'opts', add.opts_json)
+  if add.id ~= '' then redis.call('HSET', held, 'jid', add.id) end
   redis.call('PERSIST', add.dedup_key)
 end
 
@@ -44,7 +44,7 @@ local function answer_duplicate(q, meta, add, verdict)
 end
 
 -- Makes the new job, which stands in its key already, the owner of its deduplication id.
-local function claim_dedup(q, meta, add, verdict)
+local function claim_dedup(q, meta, add, verdict, now)
   local ttl, key = whole(add.dedup.ttl), add.dedup_key
   if verdict and verdict.replaced and ttl and not add.dedup.extend then
     redis.call('SET', key, add.id, 'KEEPTTL')
@@ -54,7 +54,7 @@ local function claim_dedup(q, meta, add, verdict)
     redis.call('SET', key, add.id)
   end
   if not (verdict and verdict.replaced) then return end
-  drop_job(add.prefix .. verdict.owner)
+  remove_job(add.prefix, verdict.owner, now, false, false)
   redis.call('ZREM', add.prefix .. 'delayed', verdict.owner)
   redis.call('DEL', add.prefix .. 'dn:' .. add.dedup.id)
   emit(q, 'removed', 'jobId', verdict.owner, 'prev', 'delayed')

@@ -12,9 +12,10 @@ local function lock_refusal(job, token, ats, started)
 end
 
 -- Whether a run may take its job out of `active`: 0, or -1 no hash, -2, -6, -3 not in `active`.
--- Reads only. Returns the code and the fields {ats, atm, defa, priority, parentKey, parent, deid}.
+-- Reads only. Returns the code and the fields {ats, atm, defa, priority, parentKey, parent, deid, x:cancel}.
 local function leave_refusal(q, job, id, token, ats)
-  local h = read_job('HMGET', job, 'ats', 'atm', 'defa', 'priority', 'parentKey', 'parent', 'deid')
+  local h = read_job('HMGET', job, 'ats', 'atm', 'defa', 'priority', 'parentKey', 'parent', 'deid',
+    'x:cancel')
   if not h or (not h[1] and redis.call('EXISTS', job) == 0) then return -1, h or {} end
   local code = lock_refusal(job, token, ats, h[1])
   if code == 0 and not read('LPOS', q.active, id, 'RANK', -1) then code = -3 end

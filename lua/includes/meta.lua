@@ -4,13 +4,14 @@
 -- Also holds the prefix against the declared keys: with another one every id would look like an orphan.
 local function read_meta(q)
   if q.prefix and q.meta ~= q.prefix .. 'meta' then refuse('ERR EMQ the prefix is not that of the keys') end
-  local m = read('HMGET', q.meta, 'paused', 'concurrency', 'max', 'duration', 'opts.maxLenEvents')
+  local m = read('HMGET', q.meta, 'paused', 'concurrency', 'max', 'duration', 'opts.maxLenEvents', 'x:maxlen')
   return {
     paused = m[1] and true or false,
     concurrency = whole(m[2]),
     max = whole(m[3]),
     duration = whole(m[4]),
     cap = whole(m[5]),
+    maxlen = whole(m[6]),
   }
 end
 

@@ -9,20 +9,32 @@ local function release_dedup(prefix, id, dedup_id)
   end
 end
 
+-- Whether a parent waits for nothing but this child.
+local function waits_for_this_only(p, child)
+  return redis.pcall('SISMEMBER', p.dependencies, child) == 1 and redis.pcall('SCARD', p.dependencies) == 1
+    and type(redis.pcall('ZSCORE', p.waiting, p.id)) == 'string'
+end
+
 -- Deletes a job that stands in no key any more, or is about to leave it, and settles its edge. `hard`: a waiting
 -- parent of the same queue that has no other child goes with it, and so on up (drain, clean, obliterate).
--- `dedup`: its deduplication id is free again.
-local function remove_job(prefix, id, now, hard, dedup)
+-- `dedup`: its deduplication id is free again. `take_out`: takes its id out of the key where it stands, right after
+-- its own keys are gone; without it the caller does.
+local function remove_job(prefix, id, now, hard, dedup, take_out)
   local job = prefix .. id
-  for _ = 1, 1000 do
+  for step = 1, 1000 do
     local h = read_job('HMGET', job, 'parentKey', 'deid') or {}
-    drop_job(job)
     if dedup then release_dedup(prefix, string.sub(job, #prefix + 1), h[2]) end
+    drop_job(job)
+    if step > 1 then
+      redis.call('ZREM', prefix .. 'waiting-children', string.sub(job, #prefix + 1))
+    elseif take_out then
+      take_out(id)
+    end
     local p = h[1] and parent_of(h[1])
     if not p then return end
-    if not hard or p.prefix ~= prefix then return settle_edge(settle_gone, h[1], job, now) end
-    local left = redis.pcall('SREM', p.dependencies, job) == 1 and redis.pcall('SCARD', p.dependencies)
-    if left ~= 0 or redis.pcall('ZREM', p.waiting, p.id) ~= 1 then return end
+    if not hard or p.prefix ~= prefix or not waits_for_this_only(p, job) then
+      return settle_edge(settle_gone, h[1], job, now)
+    end
     job = p.key
   end
 end

@@ -1,17 +1,21 @@
 --- @include "checked"
+--- @include "child"
 --- @include "dedup"
 --- @include "drop"
 --- @include "events"
+--- @include "length"
 --- @include "parent"
 
--- The codes with which an add ends early, or nil: -5 parent missing, -7 the existing job has another living parent,
--- 0 the id exists (2: by this very call).
+-- The codes with which an add ends early, or nil: -5, -2, -6 of the parent, -7 the existing job has another living
+-- parent, 0 the id exists (2: by this very call).
 local function add_refusal(add)
-  if add.parent_key and redis.call('EXISTS', add.parent_key) == 0 then return -5 end
-  if add.dependencies then read('SCARD', add.dependencies) end
+  local refused = add.parent_key and parent_refusal(add)
+  if refused then return refused end
   if add.id == '' or redis.call('EXISTS', add.prefix .. add.id) == 0 then return nil end
   -- Ours alone make ids without a nonce, so such an id can only be there from a request whose reply was lost (T5).
   if add.nonce == '' or read_job('HGET', add.prefix .. add.id, 'an') == add.nonce then return 2 end
+  refused = child_refusal(add, add.prefix .. add.id)
+  if refused then return refused end
   if add.rerun then
     for _, set in ipairs({ add.prefix .. 'completed', add.prefix .. 'failed' }) do
       if read('ZSCORE', set, add.id) then
@@ -20,27 +24,16 @@ local function add_refusal(add)
       end
     end
   end
-  local old_parent = read_job('HGET', add.prefix .. add.id, 'parentKey')
-  if add.parent_key and old_parent and old_parent ~= add.parent_key and redis.call('EXISTS', old_parent) == 1 then
-    return -7
-  end
   return 0
 end
 
--- Hangs an existing job under a parent: as one that is done where it has completed, else as one to wait for.
-local function attach(add, now)
-  local job = add.prefix .. add.id
-  redis.call('HSET', job, 'parentKey', add.parent_key, 'parent', add.parent_json)
-  redis.call('SADD', add.dependencies, job)
-  if read_job('ZSCORE', add.prefix .. 'completed', add.id) then
-    local value = redis.call('HMGET', job, 'returnvalue', 'result')
-    settle_edge(settle_completed, add.parent_key, job, value[1] or value[2] or 'null', now)
-  end
-end
-
--- Takes the job that a rerun replaces out of its finished set, right after the new one stands in its key.
+-- Takes the job that a rerun replaces out of its finished set, right after the new one stands in its key. A parent
+-- that waited for the old run waits for the new one.
 local function leave_finished(add)
-  if add.replaces then redis.call('ZREM', add.replaces, add.id) end
+  if not add.replaces then return end
+  redis.call('ZREM', add.replaces, add.id)
+  local parent = add.parent_key or add.old_parent_key
+  if parent then settle_edge(reopen_edge, parent, add.prefix .. add.id) end
 end
 
 -- Writes the job hash; the caller puts the id into its key right after.
@@ -60,11 +53,13 @@ local function store_job(add, now)
     -- The fence never falls, not even with a new run of an old id (T6).
     set('ats', whole(add.ats) or 0)
   end
-  if add.parent_key then
-    set('parentKey', add.parent_key)
-    set('parent', add.parent_json)
+  local parent = add.parent_key or (add.replaces and add.old_parent_key)
+  if parent then
+    set('parentKey', parent)
+    set('parent', add.parent_key and add.parent_json or add.old_parent_json or '{}')
   end
   if add.deid then set('deid', add.deid) end
+  if add.rjk then set('rjk', add.rjk) end
   redis.call('HSET', job, unpack(fields))
 end
 
@@ -79,15 +74,16 @@ local function read_add(q, head, payload, opts, field, eta)
   local o = cmsgpack.unpack(opts)
   if eta ~= '' and not whole(eta) then refuse('ERR EMQ eta: ms since the epoch, or empty') end
   q.prefix = h[1]
+  check_child(h[5], h[6], h[7], h[14])
   local dedup = h[9] and o.de
   if dedup and (type(dedup) ~= 'table' or h[9] ~= h[1] .. 'de:' .. tostring(dedup.id) or h[5]) then
     refuse('ERR EMQ deduplication: an id, its key, and no parent')
   end
   return {
     prefix = h[1], id = h[2], name = h[3], timestamp = h[4] or '', parent_key = h[5], dependencies = h[6],
-    parent_json = h[7] and cjson.encode(h[7]), nonce = h[10] or '', rerun = h[11] == true, payload = payload, opts = o, lifo = o.lifo,
-    dedup = dedup, dedup_key = h[9], deid = dedup and dedup.id,
-    opts_json = encode_opts(o), field = field, eta = whole(eta), delay = whole(o.delay) or 0,
+    parent_json = h[7] and cjson.encode(h[7]), nonce = h[10] or '', rerun = h[11] == true, payload = payload,
+    opts = o, lifo = o.lifo, dedup = dedup, dedup_key = h[9], deid = dedup and dedup.id, room = whole(h[12]) or 1,
+    admitted_by = h[13], within = h[14], opts_json = encode_opts(o), field = field, eta = whole(eta), delay = whole(o.delay) or 0,
     priority = whole(o.priority) or 0,
   }
 end
@@ -106,6 +102,17 @@ local function take_id(q, add)
   add.id = id
 end
 
+-- The error of an add that the queue has no room for, or nil. A child is never refused, nor one that replaces
+-- another; the members of a group are admitted by the first of them, so that all are there or none.
+local function room_refusal(add, meta, verdict)
+  if add.admitted_by then
+    if redis.call('EXISTS', add.admitted_by) == 1 then return nil end
+    return redis.error_reply('EMQFULL the first job of this group was not admitted')
+  end
+  if add.parent_key or (verdict and verdict.replaced) then return nil end
+  return full_refusal(add.prefix, meta, add.room)
+end
+
 -- Everything that ends an add before it made a job, in the order of protocol §4.4; nil: go on. Also returns what
 -- deduplication says of the owner, for claim_dedup. A repeated request must not leave a second event.
 local function answer_early(q, meta, add, now)
@@ -119,5 +126,5 @@ local function answer_early(q, meta, add, now)
   if code then return { add.id, code } end
   local verdict = add.dedup and dedup_verdict(add)
   if verdict and verdict.stays then return answer_duplicate(q, meta, add, verdict) end
-  return nil, verdict
+  return room_refusal(add, meta, verdict), verdict
 end

@@ -41,9 +41,10 @@ async def check_server(client: AsyncClient, keys: QueueKeys) -> None:
 
     Source: design §8, reliability §6 rule 17
     """
-    info: dict[str, str] = await client.run(Command(("INFO",), _info))
-    _check_version(info, client.server.shown)
-    await _check_policy(client, info)
+    info = await _ask_info(client, keys)
+    if info is not None:
+        _check_version(info, client.server.shown)
+        _check_policy(client, info)
     await _check_rights(client, keys)
     try:
         await client.run(Command(("HSETNX", keys.key("meta"), "version", f"tasks_emq:{__version__}"), int))
@@ -51,6 +52,18 @@ async def check_server(client: AsyncClient, keys: QueueKeys) -> None:
         # Nobody decides by it, and a server whose memory is full refuses it: the queue must still drain.
         if not error.reached:
             raise
+
+
+async def _ask_info(client: AsyncClient, keys: QueueKeys) -> dict[str, str] | None:
+    try:
+        return await client.run(Command(("INFO",), _info))
+    except BrokerError as error:
+        if not error.reached:
+            raise
+        # A user without this right is served; one without any right (a password is missing) is not.
+        await client.run(Command(("EXISTS", keys.key("meta")), int))
+        log.info("this user may not ask for INFO; the server's version and eviction policy are not checked")
+        return None
 
 
 def _info(reply: bytes) -> dict[str, str]:
@@ -67,7 +80,7 @@ def _check_version(info: dict[str, str], shown: str) -> None:
         raise ConfigError(f"{shown} is {name} {version or 'of an unknown version'}; {wanted} or newer is needed")
 
 
-async def _check_policy(client: AsyncClient, info: dict[str, str]) -> None:
+def _check_policy(client: AsyncClient, info: dict[str, str]) -> None:
     policy, limit = info.get("maxmemory_policy", "noeviction"), info.get("maxmemory", "0")
     if policy == "noeviction":
         return

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 from tasks_emq.consumer.checks import check_server
 from tasks_emq.consumer.fetch import Lane
 from tasks_emq.consumer.locks import LockThread
+from tasks_emq.consumer.pace import Pace
 from tasks_emq.consumer.pool import Pool
+from tasks_emq.consumer.schedules import declare_schedules
 from tasks_emq.consumer.settings import QueueShare, Settings
 from tasks_emq.consumer.shutdown import on_signals, wind_down
 from tasks_emq.consumer.slots import Slots
@@ -118,6 +120,7 @@ class Consumer:
         put_back = on_signals(self._stop)
         try:
             if await self._until_ready(self._stopping):
+                await declare_schedules(self.app, [share.name for share in self.shares], self._stopping)
                 await self._consume(self._stopping, self._hurry)
         finally:
             put_back()
@@ -150,7 +153,8 @@ class Consumer:
         pool = Pool(settings.thread_count)
         served = {share.name for share in self.shares}
         plain = any(not t.is_coroutine for t in self.app.registry if t.job_options.queue in served)
-        slots = Slots(settings.concurrency, settings.thread_count if plain else None)
+        pace = Pace(*settings.rate_limit) if settings.rate_limit else None
+        slots = Slots(settings.concurrency, settings.thread_count if plain else None, pace)
         lanes: list[Lane] = []
         woken = _wake_all(lanes)
         token = f"{os.urandom(8).hex()}:"

@@ -18,6 +18,7 @@ from tasks_emq.consumer.park import Park
 from tasks_emq.consumer.pool import Pool
 from tasks_emq.consumer.reclaim import Reclaims
 from tasks_emq.consumer.run import Runner
+from tasks_emq.consumer.schedules import Iterations
 from tasks_emq.consumer.settings import QueueShare, Settings
 from tasks_emq.consumer.slots import Slots
 from tasks_emq.core import runs
@@ -35,7 +36,8 @@ log = logging.getLogger("tasks_emq.consumer")
 
 #: A reply that takes longer is taken for lost.
 _REPLY_S: Final = 10.0
-_LIMIT_S: Final = 30.0
+#: How often a queue at its rate limit is asked: a limit that was raised or taken off holds from then on.
+_LIMIT_S: Final = 1.0
 
 
 class Lane:
@@ -60,7 +62,6 @@ class Lane:
         token_prefix: str,
         woken: Callable[[], None],
     ) -> None:
-        self.share = share
         self.keys = app.keys(share.name)
         self.running: dict[tuple[str, int], Running] = {}
         self.idle_since: float | None = None
@@ -80,11 +81,13 @@ class Lane:
         self._wake = asyncio.Event()
         self._woken = woken
         self._loop = asyncio.get_running_loop()
-        self._limited_until = 0.0
+        self._limited: asyncio.TimerHandle | None = None
+        self._paced: asyncio.TimerHandle | None = None
         self._limiting = False
         self._reclaims = Reclaims(
             self.keys, self._client, settings.lock_ms, found=self._found_again, changed=self.wake
         )
+        self._iterations = Iterations(app, self.keys)
         self.fetching = True
         self.closed = False
 
@@ -93,6 +96,14 @@ class Lane:
         self._slots.set_hungry(self._claimant, True)
         self.parking.leave()
         self.idle_since = None
+        self._wake.set()
+
+    def _unlimited(self) -> None:
+        self._limited = None
+        self.feed()
+
+    def _paced_out(self) -> None:
+        self._paced = None
         self._wake.set()
 
     def wake(self) -> None:
@@ -124,10 +135,12 @@ class Lane:
 
     def _take(self) -> Take | None:
         """Claim slots for a fetch: when the queue may have work, and along with every end."""
-        if not self.fetching or not (self._claimant.hungry or self._pending) or monotonic() < self._limited_until:
+        if not self.fetching or not (self._claimant.hungry or self._pending) or self._limited:
             return None
         count = self._slots.claim(self._claimant, FINISH_BATCH)
         if not count:
+            if self._slots.wait_s and not self._paced:
+                self._paced = self._loop.call_later(self._slots.wait_s, self._paced_out)
             return None
         self._tokens += 1
         token = f"{self._token_prefix}{self._tokens}"
@@ -148,25 +161,25 @@ class Lane:
             fetched = result.fetched or fetched
             for item, code in zip(carried, result.codes, strict=False):
                 self._settle(item, code)
-        if take and fetched is None:
+        if take and fetched:
+            self._start_all(fetched, take)
+        elif take:
             self._slots.unclaim(take.count)
             # Only what may have arrived can have taken jobs; the fetch is in the last call.
             if isinstance(answers[-1], OutcomeUnknown):
                 self._reclaims.search(take.token)
-        if fetched is not None and take:
-            self._start_all(fetched, take)
         if problem:
             await self._after_trouble(problem, lost)
         elif self.trouble:
-            log.info("queue %s: the server is back", self.share.name)
+            log.info("queue %s: the server is back", self.keys.queue)
             self.trouble = None
 
     async def _after_trouble(self, problem: EmqError, lost: list[Pending]) -> None:
         """Keep what could not be written and wait a moment; said once, not at each try."""
         if self.trouble is None:
-            log.warning("queue %s: %s; trying again until it works", self.share.name, problem)
+            log.warning("queue %s: %s; trying again until it works", self.keys.queue, problem)
             self.trouble = str(problem)
-        # Ends go first and without a fetch: they are safe to send again, the scripts know them (T5).
+        # Safe to send again: the scripts know the ends that they have written (T5).
         self._pending.extendleft(replace(item, resent=True) for item in reversed(lost))
         await asyncio.sleep(random.uniform(0.05, 0.5))
 
@@ -193,14 +206,13 @@ class Lane:
         if missing:
             self._slots.unclaim(missing)
         for job_id in fetched.dropped:
-            log.warning("queue %s: id %r stood in the queue without a job; dropped", self.share.name, job_id)
+            log.warning("queue %s: id %r stood in the queue without a job; dropped", self.keys.queue, job_id)
         if fetched.limited_ms:
-            pause = min(fetched.limited_ms / 1000, _LIMIT_S)
-            self._limited_until = monotonic() + pause
             self._slots.set_hungry(self._claimant, False)
-            self._loop.call_later(pause, self.feed)
+            self._limited = self._loop.call_later(min(fetched.limited_ms / 1000, _LIMIT_S), self._unlimited)
         elif missing and not fetched.dropped:
             self._rest(fetched)
+        self._slots.started(len(fetched.jobs))
         # Jobs of a fetch that was under way when the stop came go back to the head, the last one first.
         for taken in fetched.jobs if self.fetching else reversed(fetched.jobs):
             self._start(taken, fetched.now_ms)
@@ -217,14 +229,18 @@ class Lane:
         self.running[taken.id, taken.ats] = run
         if not self.fetching:
             run.in_thread, outcome = False, run.hand_back()
-        if outcome is None and run.opts and needs_inputs(run):
-            run.handle = self._loop.create_task(self._start_with_inputs(run))
+        iteration = b"rjk" in taken.fields and self.fetching
+        if iteration or (outcome is None and run.opts and needs_inputs(run)):
+            run.handle = self._loop.create_task(self._start_later(run, outcome, now_ms if iteration else None))
         else:
             self._launch(run, outcome)
 
-    async def _start_with_inputs(self, run: Running) -> None:
+    async def _start_later(self, run: Running, outcome: Outcome | None, produce_ms: int | None) -> None:
         try:
-            outcome = await take_inputs(self._client, self.keys, self._runner, run)
+            if produce_ms is not None:
+                await self._iterations.produce(run, produce_ms)
+            if outcome is None and needs_inputs(run):
+                outcome = await take_inputs(self._client, self.keys, self._runner, run)
         except BaseException as error:
             outcome = self._runner.raised(run, error)
         run.handle = None
@@ -255,20 +271,29 @@ class Lane:
 
     def lose(self, job_id: str, ats: int) -> None:
         """The lock of a run is lost: tell its task, whose writes the scripts refuse from now on."""
+        run = self._interruptible(job_id, ats)
+        if run:
+            log.warning("job %s: its lock is lost, the run is cancelled; another one may run it", run.context.id)
+            run.interrupt()
+
+    def cancel(self, job_id: str, ats: int) -> None:
+        """The job of a run is to be cancelled: tell its task; what it raises from now on ends the job so."""
+        run = self._interruptible(job_id, ats)
+        if run:
+            log.info("job %s is cancelled while it runs", run.context.id)
+            run.cancelling = True
+            run.interrupt()
+
+    def _interruptible(self, job_id: str, ats: int) -> Running | None:
         run = self.running.get((job_id, ats))
-        if run is None or run.ended or run.context.cancelled:
-            return
-        log.warning("job %s: its lock is lost, the run is cancelled; another consumer may run it", run.context.id)
-        run.context.cancelled = True
-        if run.handle:
-            run.handle.cancel()
+        return None if run is None or run.ended or run.context.cancelled else run
 
     def _found_again(self, taken: TakenJob) -> None:
-        if (taken.id, taken.ats) in self.running:
-            return
-        log.info("job %s was taken by a fetch whose reply was lost", taken.id)
-        self._slots.claim_one()
-        self._start(taken, number(taken.fields, b"processedOn"))
+        if (taken.id, taken.ats) not in self.running:
+            log.info("job %s was taken by a fetch whose reply was lost", taken.id)
+            self._slots.claim_one()
+            self._slots.started(1)
+            self._start(taken, number(taken.fields, b"processedOn"))
 
     def stop_fetching(self) -> None:
         """Take no more jobs; those that are on their way go back."""
@@ -282,17 +307,6 @@ class Lane:
         self.closed = True
         self._wake.set()
 
-    def cancel_coroutines(self) -> None:
-        """Stop the coroutines that still run; they are handed back."""
-        for run in self.running.values():
-            if run.handle and not run.ended:
-                run.stopping = run.context.cancelled = True
-                run.handle.cancel()
-
-    def unfinished(self, *, coroutines: bool = False) -> list[Running]:
-        """Runs without an outcome; `coroutines`: only those that are still on the loop."""
-        return [run for run in self.running.values() if not run.ended and (run.handle or not coroutines)]
-
     async def hand_back(self, given: list[Running]) -> None:
         """Put unfinished jobs back to the head, so that the oldest is the next to run."""
         newest_first = [run.hand_back() for run in sorted(given, key=lambda run: run.started, reverse=True)]
@@ -305,7 +319,8 @@ class Lane:
             self.running.pop((run.taken.id, run.taken.ats), None)
 
     async def disconnect(self) -> None:
-        """Close both connections."""
+        """Close all connections."""
         self._reclaims.cancel()
         await self._client.close()
+        await self._iterations.close()
         await self.parking.close()

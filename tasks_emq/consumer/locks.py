@@ -6,13 +6,14 @@ import asyncio
 import logging
 import random
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Protocol
 
 from tasks_emq.consumer.fetch import Lane
+from tasks_emq.consumer.outcome import Running
 from tasks_emq.consumer.settings import Settings
-from tasks_emq.core import runs
+from tasks_emq.core import control, runs
 from tasks_emq.errors import BrokerError
 from tasks_emq.io.exchange import Patience
 from tasks_emq.io.sync import Client
@@ -24,6 +25,8 @@ log = logging.getLogger("tasks_emq.consumer")
 
 #: Locks that one call renews. Source: design T7
 _A_CALL = 1000
+#: How often running jobs are looked up for a cancellation. Source: design T13
+_LOOK_EVERY_S = 1.0
 
 
 class Renewer(Protocol):
@@ -37,7 +40,7 @@ class Renewer(Protocol):
 
 
 class LockThread(threading.Thread):
-    """Renews in a thread of its own with a connection of its own.
+    """Renews in a thread of its own with a connection of its own, and reads there which runs are to be cancelled.
 
     A blocked loop or a starved pool loses no lock. A call into C that holds the interpreter lock still can.
 
@@ -60,15 +63,20 @@ class LockThread(threading.Thread):
 
     def run(self) -> None:
         """Renew every lock when a third of its time is over; try again soon while the server is away."""
-        pause = self._settings.lock / 6
+        usual = pause = min(self._settings.lock / 6, _LOOK_EVERY_S)
+        looked = 0.0
         while not self._ended.wait(pause):
             try:
                 for lane in self._lanes:
                     self._renew(lane)
+                if monotonic() - looked >= _LOOK_EVERY_S - usual / 2:
+                    looked = monotonic()
+                    for lane in self._lanes:
+                        self._look(lane)
                 if self.failing_since is not None:
                     log.info("locks are renewed again")
                 self.failing_since = None
-                pause = self._settings.lock / 6
+                pause = usual
             except BrokerError as error:
                 if self.failing_since is None:
                     self.failing_since = monotonic()
@@ -89,10 +97,20 @@ class LockThread(threading.Thread):
             lost = self._client.run(runs.extend_locks(lane.keys, owned, self._settings.lock_ms))
             for run in part:
                 if run.taken.id in lost:
-                    self._tell(lane, run.taken.id, run.taken.ats)
+                    self._tell(lane.lose, run)
                 else:
                     run.renewed = now
 
-    def _tell(self, lane: Lane, job_id: str, ats: int) -> None:
+    def _look(self, lane: Lane) -> None:
+        """Find the runs whose jobs are to be cancelled."""
+        running = [run for run in list(lane.running.values()) if not run.context.cancelled]
+        for start in range(0, len(running), _A_CALL):
+            part = running[start : start + _A_CALL]
+            marked = self._client.run(control.get_cancelled(lane.keys, [run.taken.id for run in part]))
+            for run in part:
+                if run.taken.id in marked:
+                    self._tell(lane.cancel, run)
+
+    def _tell(self, what: Callable[[str, int], None], run: Running) -> None:
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(lane.lose, job_id, ats)
+            self._loop.call_soon_threadsafe(what, run.taken.id, run.taken.ats)

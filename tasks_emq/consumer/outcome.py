@@ -6,7 +6,7 @@ import asyncio
 import json
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
 from tasks_emq.context import JobContext
@@ -14,6 +14,7 @@ from tasks_emq.core.codec import Codec
 from tasks_emq.core.job import json_field
 from tasks_emq.core.replies import TakenJob
 from tasks_emq.core.runs import Ended, PutOff
+from tasks_emq.errors import JobCancelled
 from tasks_emq.task import Task
 
 #: Source: design §10 "errors on the wire"
@@ -59,7 +60,7 @@ class Running:
         started: monotonic seconds of the fetch. renewed: of the last renewal.
         handle: the asyncio task of a coroutine; None for a thread. timer: ends a thread's run at its timeout.
         ended: its outcome is known.
-        stopping: the consumer stops and will hand it back.
+        stopping: the consumer stops and will hand it back. cancelling: its job is to be cancelled.
     """
 
     taken: TakenJob
@@ -77,6 +78,7 @@ class Running:
     timed_out: bool = False
     ended: bool = False
     stopping: bool = False
+    cancelling: bool = False
     handle: asyncio.Task[None] | None = None
     timer: asyncio.TimerHandle | None = None
 
@@ -112,6 +114,16 @@ class Running:
             attempts=self.attempts,
             extra=self.traces(error, code),
         )
+
+    def cancelled(self) -> Ended:
+        """The end of a job that was cancelled; kept like any other that failed, so that whoever waits is told."""
+        return replace(self.failed(JobCancelled("cancelled"), "cancelled"), keep=True)
+
+    def interrupt(self) -> None:
+        """Tell the task that its run should stop."""
+        self.context.cancelled = True
+        if self.handle:
+            self.handle.cancel()
 
     def put_off(self, error: BaseException, code: str, delay_s: float) -> PutOff:
         """Another try after a wait; the attempt is counted and what went wrong is kept."""

@@ -24,8 +24,7 @@ log = logging.getLogger("tasks_emq.consumer")
 
 #: A reply that comes so much later than the marker's timeout is taken for lost.
 _LATE_S = 2.0
-_SOONEST_S = 0.002
-_LONGEST_S = 10.0
+_SOONEST_S = 0.001
 
 
 class Park:
@@ -40,27 +39,33 @@ class Park:
     ) -> None:
         self._key = keys.key("marker")
         self._queue = keys.queue
-        self._longest_s = self._seconds = settings.park
+        self._seconds = settings.park
         self._slots = slots
         self._feed = feed
         self._empty = asyncio.Event()
+        self._alarm: asyncio.TimerHandle | None = None
         name = f"{client_name(keys)}:w:{settings.name}"
-        self._client = AsyncClient(app.server, Patience(_LATE_S, once=True), name=name)
+        self._client = AsyncClient(app.server, Patience(settings.park + _LATE_S, once=True), name=name)
 
     def enter(self, due_in_s: float | None) -> None:
         """The queue is empty; `due_in_s`: until its next job is due, by the server's clock."""
-        self._seconds = self._longest_s if due_in_s is None else min(_LONGEST_S, max(_SOONEST_S, due_in_s))
+        self.leave()
+        if due_in_s is not None and due_in_s < self._seconds:
+            # Not by a shorter sleep: an idle server looks for sleepers whose time is up every 100 ms only.
+            self._alarm = asyncio.get_running_loop().call_later(max(_SOONEST_S, due_in_s), self._feed)
         self._empty.set()
 
     def leave(self) -> None:
         """The queue may have work."""
         self._empty.clear()
+        if self._alarm:
+            self._alarm.cancel()
+            self._alarm = None
 
     async def run(self) -> None:
         """Sleep whenever the queue is empty, until cancelled."""
         while True:
             await self._empty.wait()
-            self._client.patience = Patience(self._seconds + _LATE_S, once=True)
             try:
                 pop = Command(("BZPOPMIN", self._key, f"{self._seconds:.3f}"), _popped)
                 if await self._client.run(pop) and self._slots.available <= 0:

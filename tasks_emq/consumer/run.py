@@ -14,6 +14,7 @@ from tasks_emq.consumer.outcome import Abandon, AwaitChildren, Outcome, Running
 from tasks_emq.consumer.settings import Settings
 from tasks_emq.context import JobContext, enter
 from tasks_emq.core.codec import codec_of
+from tasks_emq.core.control import CANCEL_MARK
 from tasks_emq.core.job import json_field, number, text
 from tasks_emq.core.options import seconds
 from tasks_emq.core.replies import TakenJob
@@ -99,6 +100,8 @@ class Runner:
         fields = run.taken.fields
         if not name:
             return run.failed(PayloadError("the job's hash has no name"), "bad_job", keep=False)
+        if CANCEL_MARK in fields:
+            return run.cancelled()
         if b"defa" in fields:
             reason = text(fields, b"defa") or ""
             code = "child_failed" if reason.startswith("child ") else "stalled"
@@ -195,8 +198,11 @@ class Runner:
             return run.failed(problem, "error")
 
     def _steered(self, run: Running, error: BaseException) -> Outcome | None:
-        cancelled = isinstance(error, asyncio.CancelledError) and run.context.cancelled
-        if cancelled or isinstance(error, StaleLease):
+        if isinstance(error, StaleLease):
+            return Abandon()
+        if run.cancelling:
+            return run.cancelled()
+        if isinstance(error, asyncio.CancelledError) and run.context.cancelled:
             return Abandon()
         if isinstance(error, GiveUp):
             return run.failed(error, "given_up")

@@ -54,6 +54,7 @@ class Settings:
             allowed. grace: how long a stop waits for running jobs. burst: end when nothing waits any more.
         park: the longest sleep of an idle consumer without a look. unknown_task_ttl: how long a job whose task is
             not known here waits for a consumer that knows it.
+        rate_limit: (n, seconds): this consumer starts at most n jobs in any so many seconds; None for no limit.
         metrics: minutes for which the numbers of ended jobs are kept, 0 for none; as the app says when None.
         name: of the worker, shown with the jobs it took.
 
@@ -69,6 +70,7 @@ class Settings:
     burst: bool = False
     park: float = 5.0
     unknown_task_ttl: float = 24 * 3600.0
+    rate_limit: tuple[int, float] | None = None
     metrics: int | None = None
     name: str = field(default_factory=_worker_name)
 
@@ -78,6 +80,14 @@ class Settings:
             whole("threads", self.threads, 1, 10_000)
         if self.metrics is not None:
             whole("metrics", self.metrics, 0, MAX_METRICS)
+        if self.rate_limit is not None:
+            if not isinstance(self.rate_limit, tuple) or len(self.rate_limit) != 2:
+                raise ConfigError(
+                    f"rate_limit={self.rate_limit!r}: a number of starts and seconds, e.g. (10, 1.0)"
+                )
+            whole("rate_limit starts", self.rate_limit[0], 1, 1_000_000)
+            if seconds("rate_limit seconds", self.rate_limit[1]) < 0.001:
+                raise ConfigError(f"rate_limit={self.rate_limit!r}: at least 0.001 seconds")
         whole("max_stalled", self.max_stalled, 0, 1_000_000)
         for name in ("lock", "stalled_interval", "grace", "park", "unknown_task_ttl"):
             seconds(name, getattr(self, name))

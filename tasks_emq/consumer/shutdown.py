@@ -58,12 +58,14 @@ async def wind_down(
         log.info("stopping: up to %g s for %d running jobs", grace, left)
     await _until(lambda: hurry.is_set() or not any(lane.running for lane in lanes), grace)
 
-    for lane in lanes:
-        lane.cancel_coroutines()
-    await _until(lambda: not any(lane.unfinished(coroutines=True) for lane in lanes), _CLEAN_UP_S)
+    for run in _on_loop(lanes):
+        run.stopping = run.context.cancelled = True
+        if run.handle:
+            run.handle.cancel()
+    await _until(lambda: not _on_loop(lanes), _CLEAN_UP_S)
     stuck: list[Running] = []
     for lane in lanes:
-        given = lane.unfinished()
+        given = _unfinished(lane)
         stuck += [run for run in given if run.in_thread or run.handle]
         if given:
             log.info("handing %d unfinished jobs back to the head of %s", len(given), lane.keys.queue)
@@ -73,6 +75,15 @@ async def wind_down(
     for drive in unfinished:
         drive.cancel()
     return stuck
+
+
+def _unfinished(lane: Lane) -> list[Running]:
+    return [run for run in lane.running.values() if not run.ended]
+
+
+def _on_loop(lanes: Sequence[Lane]) -> list[Running]:
+    """Coroutines that still run."""
+    return [run for lane in lanes for run in _unfinished(lane) if run.handle]
 
 
 async def _until(check: Callable[[], bool], limit: float) -> None:

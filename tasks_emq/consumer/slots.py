@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tasks_emq.consumer.pace import Pace
 from tasks_emq.consumer.settings import QueueShare
 
 
@@ -30,11 +31,12 @@ class Slots:
     Args:
         total: jobs in flight at the most. threads: plain functions at the most, or None where all tasks are
             coroutines. With threads a claim never exceeds the idle ones: any fetched job may need one, and a job
-            that waits here for a thread would be prefetched.
+            that waits here for a thread would be prefetched. pace: the consumer's own rate limit, or None.
     """
 
-    def __init__(self, total: int, threads: int | None) -> None:
+    def __init__(self, total: int, threads: int | None, pace: Pace | None = None) -> None:
         self.free = total
+        self._pace = pace
         self._idle_threads = threads
         self._claimants: list[_Claimant] = []
 
@@ -47,7 +49,13 @@ class Slots:
     @property
     def available(self) -> int:
         """How many jobs could be started now."""
-        return self.free if self._idle_threads is None else min(self.free, self._idle_threads)
+        free = self.free if self._idle_threads is None else min(self.free, self._idle_threads)
+        return free if self._pace is None else min(free, self._pace.room)
+
+    @property
+    def wait_s(self) -> float:
+        """Until the rate limit has room again; 0 when it has, or when that depends on others."""
+        return self._pace.wait_s if self._pace else 0.0
 
     def set_hungry(self, claimant: _Claimant, hungry: bool) -> None:
         """Note whether a queue may have work."""
@@ -63,9 +71,7 @@ class Slots:
         """
         count = min(self._fair(claimant), most)
         claimant.turns += count / claimant.weight
-        self.free -= count
-        if self._idle_threads is not None:
-            self._idle_threads -= count
+        self.unclaim(-count)
         return count
 
     def _fair(self, claimant: _Claimant) -> int:
@@ -99,6 +105,13 @@ class Slots:
         self.free += count
         if self._idle_threads is not None:
             self._idle_threads += count
+        if self._pace:
+            self._pace.reserve(-count)
+
+    def started(self, count: int) -> None:
+        """Claimed slots are used from now on."""
+        if self._pace:
+            self._pace.started(count)
 
     def thread_not_needed(self) -> None:
         """A claimed job runs on the loop: its thread stays idle."""

@@ -82,7 +82,12 @@ class NewJob:
         kept: whether the job stays for a while when it has ended.
         rerun: start a job of this id that has ended anew, with these arguments.
         parent_key: full key of the job that waits for this one. parent_policy: what a failure does to it, one of
-            the four flags of protocol §8.2, or empty for none. has_children: the job waits for others, added after it.
+            the four flags of protocol §8.2, or empty for none. has_children: it waits for jobs added after it.
+        dedup_id: deduplication id, also in opts; empty for none.
+        admits: for how many jobs a queue with a largest length must have room. admitted_by: full key of the job
+            that has asked for this one too.
+        within: what the parent must be: `an` (the nonce with which it was added), or `token` and `ats` (of the run
+            that adds this child); None for any.
     """
 
     id: str
@@ -99,6 +104,10 @@ class NewJob:
     parent_policy: str = ""
     has_children: bool = False
     rerun: bool = False
+    dedup_id: str = ""
+    admits: int = 1
+    admitted_by: str | None = None
+    within: Mapping[str, str] | None = None
 
 
 _ADD_STANDARD = script("addStandardJob-9")
@@ -118,7 +127,8 @@ def add_job(keys: QueueKeys, job: NewJob, *, timestamp_ms: int | None = None) ->
         A call that answers whether the job is new.
 
     Raises:
-        ParentNotFound: when the call runs and `job.parent_key` does not exist.
+        ParentNotFound: when the call runs and `job.parent_key` does not exist. ParentTaken: a job of this id hangs
+            under another one. LockMissing, LockMismatch: the run that adds it has lost its job.
 
     Script: addStandardJob-9, addDelayedJob-6, addPrioritizedJob-9 or addParentJob-6
     """
@@ -135,7 +145,10 @@ def add_job(keys: QueueKeys, job: NewJob, *, timestamp_ms: int | None = None) ->
     parent_map = None if parent is None else parent_field(parent, job.parent_policy)
     stamp = "" if timestamp_ms is None else timestamp_ms
     flow = [parent, dependencies, parent_map]
-    head = [keys.prefix, job.id, job.name, stamp, *flow, None, None, job.nonce, job.rerun]
+    dedup = keys.key(f"de:{job.dedup_id}") if job.dedup_id else None
+    head: list[object] = [keys.prefix, job.id, job.name, stamp, *flow, None, dedup, job.nonce, job.rerun]
+    if job.admits > 1 or job.admitted_by or job.within:
+        head += (job.admits, job.admitted_by, job.within)
     args = (
         pack(head),
         job.payload,
@@ -232,17 +245,21 @@ def get_logs(keys: QueueKeys, job_id: str) -> Command[list[str]]:
     return Command(("LRANGE", keys.key(f"{job_id}:logs"), 0, -1), replies.texts)
 
 
-def remove_job(keys: QueueKeys, job_id: str) -> Call[None]:
+def remove_job(
+    keys: QueueKeys, job_id: str, *, children: bool = False, ts_ms: int | None = None
+) -> Call[None]:
     """Delete a job that is not running.
+
+    Args:
+        children: the jobs below it too, at most 1000; none of them may be running.
 
     Raises:
         JobLocked: when the call runs and the job is active. SchedulerOwned: it is a schedule's pending iteration.
 
     Script: removeJob-2
     """
-    return Call(
-        _REMOVE, keys.of(_REMOVE, job_id), (job_id, 0, keys.prefix), lambda reply: replies.removed(job_id, reply)
-    )
+    args = (job_id, int(children), keys.prefix, "" if ts_ms is None else ts_ms)
+    return Call(_REMOVE, keys.of(_REMOVE, job_id), args, lambda reply: replies.removed(job_id, reply))
 
 
 def reprocess_job(keys: QueueKeys, job_id: str, state: State, *, result_field: str) -> Call[None]:

@@ -121,6 +121,24 @@ def new_job_id(now_ms: int) -> str:
     return f"j{stamp}{tail}"
 
 
+def check_id(what: str, value: str) -> str:
+    """Return a text that becomes a part of a key, or say which rule it breaks.
+
+    Args:
+        what: how messages call it.
+
+    Raises:
+        ConfigError: empty, above 255 bytes, or with control characters or lone surrogates.
+    """
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        raise ConfigError(f"{what} {value!r}: lone surrogates cannot be stored") from None
+    if not 1 <= size <= 255 or _CONTROL.search(value):
+        raise ConfigError(f"{what} {value!r}: 1 to 255 bytes without control characters")
+    return value
+
+
 def wire_id(job_id: str) -> str:
     """The form in which a user's job id goes into keys.
 
@@ -141,12 +159,7 @@ def wire_id(job_id: str) -> str:
     """
     if not isinstance(job_id, str):
         raise TypeError(f"a job id is a text, not {type(job_id).__name__}")
-    try:
-        size = len(job_id.encode())
-    except UnicodeEncodeError:
-        raise ConfigError(f"job id {job_id!r}: lone surrogates cannot be stored") from None
-    if not 1 <= size <= 255 or _CONTROL.search(job_id):
-        raise ConfigError(f"job id {job_id!r}: 1 to 255 bytes without control characters")
+    check_id("job id", job_id)
     if ":" in job_id or job_id.startswith("%") or job_id.isdecimal() or job_id in QUEUE_KEYS:
         return "%" + quote(job_id, safe=" ")
     return job_id

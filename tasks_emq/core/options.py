@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal
 
-from tasks_emq.core.keys import check_queue_name, wire_id
+from tasks_emq.core.keys import check_id, check_queue_name, wire_id
 from tasks_emq.errors import ConfigError
 
 OnExisting = Literal["return", "raise", "rerun"]
@@ -47,6 +47,70 @@ def whole(name: str, value: object, low: int, high: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class Deduplication:
+    """What becomes of an add while another job owns the same deduplication id.
+
+    Args:
+        id: of the jobs that count as one, any text up to 255 bytes; the first one that is added owns it.
+        ttl: seconds for which it is owned from the add on, whatever becomes of the job; None: until the job has
+            ended or is removed. extend: an add that is dropped starts the ttl anew.
+        replace: while the owner is still delayed, the new job takes its place. With a delay, a ttl and `extend`
+            only the last one of a burst runs. keep_last_if_active: while the owner runs, the newest one is kept
+            back and follows it.
+
+    Source: protocol §10
+    """
+
+    id: str
+    ttl: float | timedelta | None = None
+    extend: bool = False
+    replace: bool = False
+    keep_last_if_active: bool = False
+
+    @classmethod
+    def of(cls, given: object) -> Deduplication:
+        """Read an id, or a map of these fields, and check it.
+
+        Raises:
+            ConfigError: an unknown field, or a value that breaks a rule.
+        """
+        found = {"id": given} if isinstance(given, str) else given
+        names = [field.name for field in fields(cls)]
+        if isinstance(found, cls):
+            return found.checked()
+        if not isinstance(found, Mapping) or "id" not in found or not found.keys() <= {*names}:
+            rest = ", ".join(names[1:])
+            raise ConfigError(f"deduplication={given!r}: an id, or a map of an id and any of {rest}")
+        return cls(**found).checked()
+
+    def checked(self) -> Deduplication:
+        """The same, or the first rule that it breaks.
+
+        Raises:
+            ConfigError: names the value and the rule.
+        """
+        if not isinstance(self.id, str):
+            raise ConfigError(f"deduplication id {self.id!r}: a text")
+        check_id("deduplication id", self.id)
+        for name in ("extend", "replace", "keep_last_if_active"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"deduplication {name}={getattr(self, name)!r}: True or False")
+        if self.ttl is not None and seconds("deduplication ttl", self.ttl) < 0.001:
+            raise ConfigError(f"deduplication ttl={self.ttl!r}: at least 0.001 seconds")
+        if self.extend and self.ttl is None:
+            raise ConfigError("deduplication extend=True starts a ttl anew; give one")
+        return self
+
+    def wire(self) -> dict[str, object]:
+        """The option `de`. Source: protocol §2.2"""
+        opts: dict[str, object] = {"id": self.id}
+        if self.ttl is not None:
+            opts["ttl"] = round(seconds("deduplication ttl", self.ttl) * 1000)
+        flags = {"extend": self.extend, "replace": self.replace, "keepLastIfActive": self.keep_last_if_active}
+        return opts | {name: True for name, is_set in flags.items() if is_set}
+
+
+@dataclass(frozen=True, slots=True)
 class JobOptions:
     """How one job is added; a task's own options are the defaults.
 
@@ -56,6 +120,7 @@ class JobOptions:
         lifo: run before what waits already. job_id: a custom id. on_existing: what to do when it is taken:
             `return` the existing job, `raise` JobExists, or `rerun` one that has ended, as a new run.
         keep_completed, keep_failed: False forgets the job as soon as it has ended so.
+        deduplication: an id of which only one job waits or runs, or a map as in Deduplication.
     """
 
     queue: str = "default"
@@ -68,6 +133,7 @@ class JobOptions:
     on_existing: OnExisting = "return"
     keep_completed: bool = True
     keep_failed: bool = True
+    deduplication: Deduplication | None = None
 
     def with_changes(self, changes: Mapping[str, Any]) -> JobOptions:
         """A copy with other values; an `eta` replaces a delay that was set before, and the other way round.
@@ -83,6 +149,8 @@ class JobOptions:
             replaced["delay"] = 0.0
         elif "delay" in changes:
             replaced["eta"] = None
+        if changes.get("deduplication") is not None:
+            changes = {**changes, "deduplication": Deduplication.of(changes["deduplication"])}
         made = replace(self, **{**replaced, **changes})
         return replace(made, delay=seconds("delay", made.delay)).checked()
 
@@ -130,6 +198,8 @@ class JobOptions:
             opts["removeOnComplete"] = True
         if not self.keep_failed:
             opts["removeOnFail"] = True
+        if self.deduplication:
+            opts["de"] = self.deduplication.wire()
         return opts
 
     @property

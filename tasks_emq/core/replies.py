@@ -8,6 +8,7 @@ from typing import Any, Final, cast
 
 from tasks_emq.core.job import JobData
 from tasks_emq.core.keys import user_id
+from tasks_emq.core.schedule import ScheduleData
 from tasks_emq.core.states import State
 from tasks_emq.errors import (
     EmqError,
@@ -60,17 +61,19 @@ class Added:
 
     Args:
         id: wire id of the job that is there now. created: whether this call made it.
+        deduplicated: whether that is another job, which owns the deduplication id.
     """
 
     id: str
     created: bool
+    deduplicated: bool = False
 
 
 def added(reply: Any) -> Added:
     """Code 2 says that this very call had made the job: its first reply was lost."""
     if isinstance(reply, int):
         raise refusal(reply, "")
-    return Added(reply[0].decode(), reply[1] != 0)
+    return Added(reply[0].decode(), reply[1] in (1, 2), reply[1] == 3)
 
 
 def added_many(ids: Sequence[str], codes: Sequence[int]) -> list[Added]:
@@ -200,6 +203,12 @@ def removed(job_id: str, reply: int) -> None:
         raise JobLocked(f"job {shown} is running; cancel it or wait until it has ended", job_id=shown)
 
 
+def detached(child_key: str, reply: int) -> bool:
+    """The answer of removeChildDependency-1, whose 1 means that there was nothing to detach."""
+    done(child_key.rpartition(":")[2], reply)
+    return reply == 0
+
+
 def texts(reply: Sequence[bytes]) -> list[str]:
     """A list of texts; bytes that are no UTF-8 are shown escaped."""
     return [item.decode("utf-8", "backslashreplace") for item in reply]
@@ -227,6 +236,24 @@ def job_data(job_id: str, flat: Any, where: State | None = None) -> JobData | No
 def page(reply: Any, where: State) -> list[JobData]:
     """The answer of getJobs-1 for one state."""
     return [JobData.of(row[0].decode(), pairs(row[1]), where) for row in reply[0]]
+
+
+def scheduled(wire_sid: str, reply: Any) -> str | None:
+    """The answer of addJobScheduler-11: the id of the pending iteration."""
+    if isinstance(reply, int):
+        raise refusal(reply, wire_sid)
+    return produced(reply[0])
+
+
+def produced(reply: bytes) -> str | None:
+    """The answer of updateJobScheduler-12, where an empty id says that nothing was produced."""
+    return reply.decode() or None
+
+
+def schedules(wire_sids: Sequence[str], reply: Any) -> list[ScheduleData]:
+    """The answer of getJobScheduler-1."""
+    found = zip(wire_sids, reply, strict=True)
+    return [ScheduleData.of(wire, pairs(row[0]), int(float(row[1]))) for wire, row in found if row]
 
 
 @dataclass(frozen=True, slots=True)

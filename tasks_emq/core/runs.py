@@ -75,7 +75,8 @@ class Ended:
         id, token, ats: which run. field: `result`, `returnvalue` or `failedReason`, which says how it ended.
         value: codec bytes or text. keep: False drops the job. attempts: total tries, for the event of a last one.
         extra: further fields to store, e.g. `stacktrace`.
-        follow: jobs to add with the end, each [id, name, payload, options, field]; at most 100, same queue.
+        follow: jobs to add with the end, each [id, name, payload, options, field], and for a child also parent key,
+            parent map, whether it waits for children; at most 500, parents first, all on this queue.
     """
 
     id: str
@@ -247,15 +248,19 @@ def retry_job(keys: QueueKeys, run: PutOff, *, ts_ms: int | None = None, lifo: b
     return Call(_RETRY, keys.of(_RETRY, run.id), args, int)
 
 
-def move_to_waiting_children(keys: QueueKeys, job_id: str, token: str, ats: int, *, child: str = "") -> Call[int]:
-    """Put a running job aside until its children are done; answers the code, 1: there is nothing to wait for.
+def move_to_waiting_children(
+    keys: QueueKeys, job_id: str, token: str, ats: int, *, child: str = "", ts_ms: int | None = None
+) -> Call[int]:
+    """Put a running job aside until its children are done; answers the code.
+
+    1 says that they are done, or that it is to be cancelled; 2 that it never had any.
 
     Args:
         child: full key of the one child to wait for; any when empty.
 
     Script: moveToWaitingChildren-7
     """
-    args = (token, child, "", job_id, keys.prefix, ats)
+    args = (token, child, _ts(ts_ms), job_id, keys.prefix, ats)
     return Call(_AWAIT_CHILDREN, keys.of(_AWAIT_CHILDREN, job_id), args, int)
 
 

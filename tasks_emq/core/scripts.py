@@ -11,6 +11,8 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
 
 from tasks_emq.errors import ConfigError
 
@@ -40,9 +42,18 @@ class Script:
     writes: bool
 
 
+def folder() -> Traversable:
+    """Where the scripts are: installed within the package, in a checkout beside it."""
+    try:
+        return resources.files("tasks_emq.lua")
+    except ModuleNotFoundError:
+        # Python was started in a checkout, whose package then comes before the installed one.
+        return Path(__file__).parents[2] / "lua"
+
+
 def _read(path: str) -> str:
     try:
-        return resources.files("tasks_emq.lua").joinpath(path).read_text(encoding="utf-8")
+        return folder().joinpath(path).read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ConfigError(f"no Lua file {path!r} in the package") from None
 
@@ -106,5 +117,5 @@ def script(name: str) -> Script:
 
 def all_scripts() -> tuple[Script, ...]:
     """Every script of the package, in order of name."""
-    files = resources.files("tasks_emq.lua").iterdir()
-    return tuple(script(name[:-4]) for name in sorted(f.name for f in files) if name.endswith(".lua"))
+    names = sorted(file.name for file in folder().iterdir() if file.name.endswith(".lua"))
+    return tuple(script(name.removesuffix(".lua")) for name in names)

@@ -143,6 +143,8 @@ def refused(error: Exception, shown: str) -> BrokerError:
     text = str(error)
     if isinstance(error, redis.exceptions.OutOfMemoryError) or "OOM command not allowed" in text:
         found: BrokerError = QueueFull(f"{shown} is at its memory limit and refused the job; nothing was stored")
+    elif text.startswith("EMQFULL "):
+        found = QueueFull(f"the queue is full; nothing was stored: {text.removeprefix('EMQFULL ')}")
     elif isinstance(error, (redis.exceptions.AuthenticationError, redis.exceptions.NoPermissionError)):
         found = BrokerError(f"{shown} refused this user: {text}")
     else:

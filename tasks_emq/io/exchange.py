@@ -104,7 +104,10 @@ def exchange(requests: Sequence[Request[Any]], server: Server, patience: Patienc
             trouble, replies = lost, lost.replies
             was_sent = was_sent or lost.sent
             for i in todo[len(replies) :]:
-                if lost.sent and not requests[i].safe:
+                if isinstance(lost.cause, redis.exceptions.AuthenticationError):
+                    # Nothing was executed, and asking again with the same password will not help.
+                    answers[i] = refused(lost.cause, server.shown)
+                elif lost.sent and not requests[i].safe:
                     answers[i] = _unknown(server, trouble)
                 else:
                     again.append(i)

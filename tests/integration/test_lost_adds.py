@@ -81,9 +81,9 @@ def add_many(task: Task[[int], int], colour: str, count: int) -> list[Job[int]]:
         ({"delay": 60}, "addDelayedJob-6", "delayed"),
         ({"priority": 3}, "addPrioritizedJob-9", "prioritized"),
         ({"job_id": "order:42"}, "addStandardJob-9", "wait"),
-        ({"job_id": "x", "delay": 60}, "addDelayedJob-6", "delayed"),
+        ({"job_id": "mine", "delay": 60}, "addDelayedJob-6", "delayed"),
         ({"job_id": "17", "priority": 1}, "addPrioritizedJob-9", "prioritized"),
-        ({"job_id": "x", "on_existing": "raise"}, "addStandardJob-9", "wait"),
+        ({"job_id": "mine", "on_existing": "raise"}, "addStandardJob-9", "wait"),
     ],
 )
 def test_an_add_whose_reply_is_lost_makes_one_job(
@@ -111,21 +111,22 @@ def test_an_add_whose_reply_is_lost_makes_one_job(
 
 def test_lost_twice_is_still_one_job(task: Task[[int], int], proxy: Proxy, watch: Watch) -> None:
     proxy.drop_reply(STANDARD, times=2)
-    job = task.options(job_id="x").delay(1)
+    job = task.options(job_id="mine").delay(1)
     assert (proxy.cuts, job.created) == (2, True)
-    assert watch.places() == {"x": ["wait"]}
+    assert watch.places() == {"mine": ["wait"]}
     assert len(watch.events("added")) == 1
 
 
 def test_a_job_that_was_there_before_stays_as_it_was(task: Task[[int], int], proxy: Proxy, watch: Watch) -> None:
     """A repeat of this call is told apart from a job that another call has made."""
-    first = task.options(job_id="x").delay(1)
-    before = watch.hash("x")
+    first = task.options(job_id="mine").delay(1)
+    before = watch.hash("mine")
     proxy.drop_reply(STANDARD)
-    second = task.options(job_id="x").delay(2)
+    second = task.options(job_id="mine").delay(2)
     assert proxy.cuts == 1
     assert (first.created, second.created) == (True, False)
-    assert watch.hash("x") == before
+    assert watch.hash("mine") == before
+    assert before["name"] == b"add"
 
 
 @pytest.mark.parametrize("colour", ["sync", "async"])

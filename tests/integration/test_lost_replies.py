@@ -241,7 +241,7 @@ def test_a_marker_that_got_lost_costs_one_park(app: App, proxy: Proxy, watch: Wa
     async def work(n: int) -> float:
         return time.monotonic()
 
-    call = work._call(work._new_job((1,), {}))
+    call = work._call(work.new_job((1,), {}))
     with consuming(app, stalled_interval=60):  # no pass sets the marker again
         watch.parked()
         with watch.client.pipeline(transaction=True) as pipe:

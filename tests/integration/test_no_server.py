@@ -63,15 +63,16 @@ def free_port() -> Iterator[int]:
 @pytest.mark.parametrize("colour", ["sync", "async"])
 def test_nobody_listens(colour: str, free_port: int) -> None:
     """The second call is like the first, and names the server without its password."""
-    app = App(f"redis://me:secret@127.0.0.1:{free_port}/0")
+    patience = 2.0 if colour == "sync" else 0.5  # the default, and a shorter one
+    app = App(f"redis://me:secret@127.0.0.1:{free_port}/0", enqueue_timeout=patience)
     threads = threading.active_count()
     for _ in range(2):
-        error = refusal(adding(app, colour), 2.0)
+        error = refusal(adding(app, colour), patience)
         assert f"redis://me:***@127.0.0.1:{free_port}/0" in str(error)
         assert "tried" in str(error)
         assert "secret" not in f"{error!r}{app!r}"
         assert not isinstance(error, OutcomeUnknown)
-    assert threading.active_count() == threads
+    assert threading.active_count() <= threads
 
 
 @pytest.mark.parametrize("colour", ["sync", "async"])
@@ -95,11 +96,15 @@ def test_a_password_that_is_wrong(colour: str) -> None:
     with servers.start("valkey", tcp=True) as server:
         with redis.Redis(unix_socket_path=server.socket) as admin:
             admin.config_set("requirepass", "right")
-        for password in (":wrong@", ""):
-            app = App(f"redis://{password}127.0.0.1:{server.port}/0", enqueue_timeout=0.5)
-            error = refusal(adding(app, colour), 1.0)
-            assert "WRONGPASS" in str(error) or "NOAUTH" in str(error)
-            assert "wrong@" not in str(error)
+        for password, told in ((":wrong@", "invalid username-password pair"), ("", "unauthenticated")):
+            app = App(f"redis://{password}127.0.0.1:{server.port}/0")
+            error = refusal(adding(app, colour), 0.5)
+            assert f"127.0.0.1:{server.port}/0 " in str(error)
+            assert told in str(error)
+            assert "wrong" not in str(error)
+            assert not isinstance(error, OutcomeUnknown)
+            with pytest.raises(ConfigError, match="refused this user"):
+                Consumer(app, ["default"]).run()
         app = App(f"redis://:right@127.0.0.1:{server.port}/0")
         adding(app, colour)()
         app.close()
@@ -109,7 +114,7 @@ def test_a_password_that_is_wrong(colour: str) -> None:
 def test_a_server_that_says_nothing(colour: str, valkey_server: Server, valkey_client: redis.Redis) -> None:
     """Connected, and then silence: the request may have been executed, and the caller is told so."""
     with Proxy(valkey_server.socket) as proxy:
-        app = App(proxy.url, enqueue_timeout=0.5)
+        app = App(proxy.url, enqueue_timeout=0.3)
         proxy.blackhole()
         for _ in range(2):
             error = refusal(adding(app, colour), 0.8)
@@ -122,12 +127,12 @@ def test_a_server_that_says_nothing(colour: str, valkey_server: Server, valkey_c
 
 @pytest.mark.parametrize("colour", ["sync", "async"])
 def test_a_server_that_writes_nothing(colour: str, valkey_url: str, valkey_client: redis.Redis) -> None:
-    app = App(valkey_url, enqueue_timeout=0.5)
+    app = App(valkey_url, enqueue_timeout=0.3)
     adding(app, colour)()
     valkey_client.execute_command("CLIENT", "PAUSE", "15000", "WRITE")
     try:
         for _ in range(2):
-            refusal(adding(app, colour), 1.0)
+            refusal(adding(app, colour), 0.8)
     finally:
         valkey_client.execute_command("CLIENT", "UNPAUSE")
     assert adding(app, colour)().created
@@ -137,7 +142,7 @@ def test_a_server_that_writes_nothing(colour: str, valkey_url: str, valkey_clien
 def test_back_again() -> None:
     """After the restart the next call works, of each kind, and no connection is left over."""
     with servers.start("valkey") as server:
-        app = App(server.url, enqueue_timeout=0.4)
+        app = App(server.url, enqueue_timeout=0.25)
         add = adding(app, "sync")
         add()
         queue = Queue("default", app=app)
@@ -182,7 +187,7 @@ def test_a_consumer_waits_for_its_server_and_says_so_once(caplog: pytest.LogCapt
         thread.start()
         eventually(lambda: "trying again until it works" in caplog.text)
         began = time.monotonic()
-        eventually(lambda: time.monotonic() - began > 1.5)
+        eventually(lambda: time.monotonic() - began > 1)
         consumer.stop()
         thread.join(5)
         assert not thread.is_alive()
@@ -214,7 +219,9 @@ def test_a_user_who_may_not_ask_for_its_rights(caplog: pytest.LogCaptureFixture)
     """U21: without @dangerous and @admin; what it may not ask becomes one line, and the consumer runs."""
     with servers.start("valkey") as server:
         with redis.Redis(unix_socket_path=server.socket) as admin:
-            admin.execute_command(*"ACL SETUSER some on >pw ~emq:* +@all -@dangerous -@admin".split())
+            admin.acl_setuser(
+                "some", enabled=True, passwords="+pw", keys="emq:*", categories=["+@all", "-@dangerous", "-@admin"]
+            )
         app = App(f"unix://some:pw@{server.socket}?db=0")
         with caplog.at_level(logging.INFO), consuming(app, ["default"]):
             assert task_of(app).delay(7).result(timeout=5) == 7

@@ -173,7 +173,7 @@ def test_scripts_that_are_forgotten_again_and_again(client: redis.Redis, url: st
             raise ValueError("once more")
         return n
 
-    with Again(client.script_flush, 0.005) as flushes, consuming(app, concurrency=8, lock=15):
+    with Again(client.script_flush, 0.02) as flushes, consuming(app, concurrency=8, lock=15):
         jobs = [work.delay(n) for n in range(500)]
         jobs += work.delay_many([(n,) for n in range(500, 2000)])
         assert [job.result(timeout=20) for job in jobs] == list(range(2000))
@@ -196,7 +196,7 @@ def test_connections_that_break_all_the_time(valkey_server: Server, valkey_clien
         jobs = direct.task(name="work")(work).delay_many([(n,) for n in range(1000)])
         watch = Watch(valkey_client)
         with consuming(app, concurrency=20, lock=15), Again(proxy.reset, 0.03) as resets:
-            eventually(lambda: len(watch.ids()["completed"]) == 1000 or resets.times > 60, 10)
+            eventually(lambda: len(watch.ids()["completed"]) == 1000 or resets.times > 40, 10)
             assert resets.times > 3
             proxy.heal()
             resets.__exit__()

@@ -19,6 +19,7 @@ from servers import Server
 from waiting import eventually
 
 from tasks_emq import App, BrokerError, Job, JobFailed, JobNotFound, JobTimeout, Task, result
+from tasks_emq.app import client_name
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def app(url: str) -> Iterator[App]:
 
 @pytest.fixture
 def watch(client: redis.Redis) -> Watch:
-    return Watch(client)
+    return Watch(client, "held")
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ def gate() -> Gate:
 def held(app: App, gate: Gate) -> Task[[int], int]:
     """A task that waits for the gate, and fails when it is given a negative number."""
 
-    @app.task(name="held")
+    @app.task(name="held", queue="held")
     async def held(n: int) -> int:
         await gate.await_(n)
         if n < 0:
@@ -55,11 +56,12 @@ def held(app: App, gate: Gate) -> Task[[int], int]:
 def test_many_wait_at_once(app: App, watch: Watch, gate: Gate, held: Task[[int], int]) -> None:
     """Threads and coroutines, several for the same job; one connection reads the events for all of them."""
     listeners: list[int] = []
+    reading = f"{client_name(app.keys('held'))}:qe"
 
     async def wait_all(jobs: list[Job[int]]) -> list[int]:
         waiting = asyncio.gather(*(job.aresult(timeout=10) for job in jobs * 3))
-        await asyncio.to_thread(eventually, lambda: "emq:e2RlZmF1bHR9:qe" in names())
-        listeners.append(names().count("emq:e2RlZmF1bHR9:qe"))
+        await asyncio.to_thread(eventually, lambda: reading in names())
+        listeners.append(names().count(reading))
         gate.open()
         try:
             return list(await waiting)
@@ -124,7 +126,7 @@ def test_a_job_that_is_removed(app: App, held: Task[[int], int]) -> None:
     job = held.delay(1)
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(job.result, 30)
-        eventually(lambda: job.id in app.listener("default")._watched)
+        eventually(lambda: job.id in app.listener("held")._watched)
         job.remove()
         assert isinstance(waiting.exception(timeout=3), JobNotFound)
     with pytest.raises(JobNotFound):
@@ -138,7 +140,7 @@ def test_results_of_jobs_that_are_not_kept(app: App, watch: Watch, gate: Gate, h
         jobs = [short.delay(n) for n in (5, -6, 7)]
         with ThreadPoolExecutor(3) as threads:
             waiting = [threads.submit(job.result, 10) for job in jobs]
-            eventually(lambda: len(app.listener("default")._watched) == len(gate.entered) == 3)
+            eventually(lambda: len(app.listener("held")._watched) == len(gate.entered) == 3)
             gate.open()
             assert (waiting[0].result(), waiting[2].result()) == (5, 7)
             error = waiting[1].exception()
@@ -155,7 +157,7 @@ def test_a_job_that_is_not_kept_ends_while_the_listener_is_cut_off(
         far = App(proxy.url)
         with consuming(app), ThreadPoolExecutor(1) as threads:
             job = held.options(keep_completed=False).delay(9)
-            waiting = threads.submit(far.job(job.id).result, 10)
+            waiting = threads.submit(far.job(job.id, queue="held").result, 10)
             eventually(lambda: "XREAD" in proxy.commands)
             proxy.refuse()
             proxy.reset()
@@ -271,7 +273,7 @@ def test_a_listener_that_falls_behind(
     with consuming(app), ThreadPoolExecutor(40) as threads:
         jobs = held.delay_many([(n,) for n in range(40)])
         waiting = [threads.submit(job.result, 10) for job in jobs]
-        eventually(lambda: len(app.listener("default")._watched) == 40)
+        eventually(lambda: len(app.listener("held")._watched) == 40)
         began = time.monotonic()
         gate.open()
         assert [future.result() for future in waiting] == list(range(40))

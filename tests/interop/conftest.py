@@ -1,4 +1,4 @@
-"""One Valkey server on a loopback port, since Node's clients are pointed at a port, and Node's side of its queues."""
+"""One Valkey server on a loopback port, which Node's clients take, and Node's side of its queues."""
 
 from __future__ import annotations
 

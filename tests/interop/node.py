@@ -22,7 +22,7 @@ SCRIPTS = Path(__file__).parent / "js"
 INSTALL_S = 180.0
 ANSWER_S = 15.0
 
-#: What each directory holds, at the newest version that npm gives. ioredis: 6.x leaves the choice of a client open.
+#: What each directory holds, at the newest version that npm gives. 6.x leaves the choice of a client open: ioredis.
 PACKAGES = {
     "bullmq5": ("bullmq@5", "ioredis@5"),
     "bullmq6": ("bullmq@6", "ioredis@5"),
@@ -36,7 +36,7 @@ class Packages:
     """The directories with npm packages; each is installed when it is first asked for.
 
     Args:
-        root: where they are; what a former session has installed there is used as it is.
+        root: where they are; what is installed there already is used as it is.
     """
 
     def __init__(self, root: Path) -> None:
@@ -45,23 +45,18 @@ class Packages:
     def home(self, name: str) -> Path:
         """The directory that holds the packages of this name in PACKAGES."""
         home = self._root / name
-        done = home / "installed.json"
-        if not done.exists():
+        done = home / "installed"
+        wanted = " ".join(PACKAGES[name])
+        if not done.exists() or done.read_text() != wanted:
             home.mkdir(parents=True, exist_ok=True)
             _npm_install(home, PACKAGES[name])
-            done.write_text(json.dumps(PACKAGES[name]))
+            done.write_text(wanted)
         return home
-
-    def version(self, name: str, package: str) -> str:
-        """The version of an installed package."""
-        manifest = self.home(name) / "node_modules" / package / "package.json"
-        version: str = json.loads(manifest.read_text())["version"]
-        return version
 
 
 @contextlib.contextmanager
 def packages() -> Iterator[Packages]:
-    """Packages in $EMQ_NODE_DIR, which stay there, or in a directory for the time of this session."""
+    """Packages in $EMQ_NODE_DIR, where they stay, or in a directory of this session, at the newest versions."""
     kept = os.environ.get("EMQ_NODE_DIR")
     if kept:
         yield Packages(Path(kept).absolute())
@@ -97,15 +92,18 @@ class Script:
     """A script of js/ that runs; what it says is read line by line.
 
     Args:
-        home: directory of its packages. name: of the script. port: of the server. queue: name, without braces.
-        given: its further arguments, sent as JSON.
+        home: directory of its packages. name: of the script. port: of the server. queue_name: without braces.
+        given: further arguments, which it gets as JSON.
+
+    Attributes:
+        lines: what it has said and a test has read.
     """
 
     def __init__(self, home: Path, name: str, port: int, queue_name: str, *given: Any) -> None:
         node = program("node", "install Node.js 20 or newer")
         self._name = name
         self._said: queue.Queue[Line | None] = queue.Queue()
-        self._errors = tempfile.TemporaryFile()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 -- closed with the script
         self.lines: list[Any] = []
         self.process = subprocess.Popen(
             [node, str(SCRIPTS / f"{name}.mjs"), str(home), str(port), queue_name, *map(json.dumps, given)],
@@ -133,6 +131,7 @@ class Script:
         except queue.Empty:
             raise AssertionError(f"{self._name}.mjs said nothing for {timeout} s; {self._told()}") from None
         if line is None:
+            self._said.put(None)
             raise AssertionError(f"{self._name}.mjs has ended; {self._told()}")
         self.lines.append(line)
         return line
@@ -157,9 +156,8 @@ class Script:
 
     def events(self, name: str | None = None) -> list[Line]:
         """The events said so far, of this name where one is given; waits for none."""
-        with contextlib.suppress(queue.Empty):
-            while (line := self._said.get_nowait()) is not None:
-                self.lines.append(line)
+        while not self._said.empty():
+            self.next()
         return [line for line in self.lines if name in (None, line["event"])]
 
     def kill(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -44,8 +44,8 @@ def tasks(app: App) -> dict[str, Any]:
 
 
 @pytest.fixture
-def app(make_app: Callable[[str], App], codec: str) -> Iterator[App]:
-    yield make_app(codec)
+def app(make_app: Callable[[str], App], codec: str) -> App:
+    return make_app(codec)
 
 
 @pytest.fixture
@@ -67,7 +67,8 @@ def test_counts_are_the_same(node: Node, app: App) -> None:
     (counts,) = node.queue("q", ("getJobCounts",))
     ours: dict[str, int] = dict(Queue("q", app=app).counts())
     assert ours == {
-        "waiting": 3, "delayed": 1, "prioritized": 1, "active": 0, "completed": 1, "failed": 1, "waiting-children": 0,
+        "waiting": 3, "delayed": 1, "prioritized": 1, "active": 0, "completed": 1, "failed": 1,
+        "waiting-children": 0,
     }  # fmt: skip
     assert counts.pop("paused", 0) == 0  # only 5.x has it
     assert {**counts, "waiting": counts.pop("waiting", 0)} == ours

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -49,8 +49,8 @@ def declared(app: App) -> dict[str, Any]:
 
 
 @pytest.fixture
-def app(make_app: Callable[[str], App]) -> Iterator[App]:
-    yield make_app("json")
+def app(make_app: Callable[[str], App]) -> App:
+    return make_app("json")
 
 
 @pytest.fixture

@@ -50,7 +50,8 @@ for i = 1, #ARGV, 3 do redis.call('RESTORE', ARGV[i], ARGV[i + 1], ARGV[i + 2]) 
 """
 
 _READS = {
-    *("EXISTS", "GET", "HGET", "HGETALL", "HLEN", "HMGET", "LINDEX", "LLEN", "LPOS", "LRANGE", "PTTL", "SCARD"),
+    *("EXISTS", "GET", "HEXISTS", "HGET", "HGETALL", "HKEYS", "HLEN", "HMGET", "LINDEX", "LLEN", "LPOS", "LRANGE"),
+    *("PTTL", "SCARD", "SISMEMBER", "SMEMBERS", "SSCAN"),
     *("TIME", "ZCARD", "ZRANGE", "ZRANGEBYSCORE", "ZREVRANGEBYSCORE", "ZSCORE"),
 }
 _ANY_TYPE = {"DEL", "EXISTS", "PEXPIRE", "PTTL", "SET", "TIME"}
@@ -197,18 +198,33 @@ def excuse(script: str, steps: Sequence[Step], k: int, wrong: Violation) -> str 
         return None
     if wrong.kind == "doubled" and here.removes and last.places:
         return "between the two halves of one move"
-    if wrong.kind in ("dangling", "lock") and here.removes and last.command == "DEL":
+    deleted = any(step.command == "DEL" and step.key == wrong.id for step in steps[: k - 1])
+    if wrong.kind in ("dangling", "lock") and here.removes and (deleted or last.command == "DEL"):
         return "between a job's keys and its id"
+    if wrong.kind == "dangling" and here.command == "HSET" and here.key == wrong.id and last.command == "DEL":
+        return "between the keys of an old run and those of the new one"
     if wrong.kind in ("locked", "lock") and last.removes and here.words == ("DEL", f"{wrong.id}:lock"):
         return "between a move and its unlock"
-    if wrong.kind == "unplaced" and script.startswith("add") and here.places and stored:
-        return "an add that was not acknowledged"
+    if wrong.kind == "unsettled" and last.removes and here.command == "DEL" and here.key.endswith(":lock"):
+        return "between an end and its edge"
+    came = any(step.words[0] == "ZADD" and step.words[-1] == wrong.id for step in steps[: k - 1])
+    if wrong.kind == "idle" and came and script == "moveToFinished-14":
+        return "between a parent that comes along with an end and its children"
+    if wrong.kind == "unplaced" and here.places and stored:
+        return "a new job that was not acknowledged"
     if wrong.rule == "I11":
         if stored and (here.places or here.removes):
             return "between an end's fields and its move"
-        if here.command in ("ZREM", "HDEL") and script.startswith("reprocess"):
+        if here.command in ("ZREM", "HDEL") and script.startswith(("reprocess", "moveJobsToWait")):
             return "between a move and the fields of the old end"
     return None
+
+
+def fetch_starts(steps: Sequence[Step]) -> int:
+    """The number of the command with which a script begins to fetch, 0 when it does not. Source: lua/includes/fetch.lua"""
+    looked = [(step.command, step.key) for step in steps]
+    first = [("LLEN", "wait"), ("ZCARD", "prioritized"), ("LLEN", "active")]
+    return next((k + 1 for k in range(len(looked)) if looked[k : k + 3] == first), 0)
 
 
 def was_checked(steps: Sequence[Step], k: int) -> bool:

@@ -45,7 +45,7 @@ class Violation:
     """One broken rule.
 
     Args:
-        rule: `I1`, `I2`, `I3` or `I11`. kind: how it is broken, one word. id: of the job, or the key.
+        rule: `I1`, `I2`, `I3`, `I11` or `I16`. kind: how it is broken, one word. id: of the job, or the key.
         detail: for people.
     """
 
@@ -105,6 +105,7 @@ def violations(dump: Dump) -> list[Violation]:
         *_partition(where, hashes),
         *_sub_keys(dump, hashes),
         *_locks(dump, where),
+        *_flows(dump, hashes, where),
         *(wrong for job_id, fields in hashes.items() for wrong in _fields(job_id, fields, where.get(job_id, []))),
     ]
 
@@ -141,6 +142,28 @@ def _locks(dump: Dump, where: Mapping[str, list[str]]) -> Iterator[Violation]:
         owner = _SUB_KEY.fullmatch(short)
         if owner and owner[2] == "lock" and "active" not in where.get(owner[1], ()):
             yield Violation("I3", "locked", owner[1], f"in {where.get(owner[1], 'no place')}")
+
+
+def _flows(
+    dump: Dump, hashes: Mapping[str, Mapping[str, str]], where: Mapping[str, list[str]]
+) -> Iterator[Violation]:
+    """I16: a parent waits exactly while a child is open. Children in other queues are taken for open.
+
+    An edge that is noted in `x:edge` is known to be wrong, and waits for a repair.
+    """
+    for job_id, found in where.items():
+        _, children = dump.get(f"{job_id}:dependencies", ("set", ()))
+        if "waiting-children" in found and job_id in hashes and not children:
+            yield Violation("I16", "idle", job_id, "waits for no child")
+    for short, (kind, children) in dump.items():
+        parent = short.removesuffix(":dependencies")
+        if parent == short or kind != "set" or "x:edge" in hashes.get(parent, ()):
+            continue
+        for child in children:
+            name = child.rpartition(":")[2]
+            ended = where.get(name) == ["completed"]
+            if ended and "x:edge" not in hashes.get(name, ()):
+                yield Violation("I16", "unsettled", parent, f"still waits for {child}, which is in {where.get(name)}")
 
 
 def _fields(job_id: str, fields: Mapping[str, str], found: list[str]) -> Iterator[Violation]:

@@ -12,10 +12,11 @@ import pytest
 import redis
 from queue_kit import KEEP_ALL, LOCK_MS, lua_code, new_job, take
 
-from tasks_emq.core import calls, reading, runs
+from tasks_emq.core import calls, control, reading, runs, scheduling
 from tasks_emq.core.calls import Call
 from tasks_emq.core.keys import QueueKeys
 from tasks_emq.core.runs import Ended, PutOff
+from tasks_emq.core.schedule import Schedule, Timing
 from tasks_emq.core.scripts import Script, all_scripts
 
 KEYS = QueueKeys("q")
@@ -80,9 +81,45 @@ EXAMPLES: dict[Callable[..., Call], list[Call]] = {
     runs.reclaim: [runs.reclaim(KEYS, "T", LOCK_MS)],
     runs.update_progress: [runs.update_progress(KEYS, "a", "50", "T", 1)],
     runs.add_log: [runs.add_log(KEYS, "a", "line", 10, "T", 1)],
+    scheduling.add_scheduler: [
+        scheduling.add_scheduler(KEYS, Schedule("s", Timing(every_ms=5), "work", b"p", "args", {}), None),
+        scheduling.add_scheduler(KEYS, Schedule("s", Timing(cron="* * * * *"), "work", b"p", "data", {"a": 1}), 5),
+    ],
+    scheduling.next_iteration: [
+        scheduling.next_iteration(KEYS, "s", "repeat:s:5", None),
+        scheduling.next_iteration(KEYS, "s", "repeat:s:5", 6),
+    ],
+    scheduling.remove_scheduler: [scheduling.remove_scheduler(KEYS, "s")],
+    scheduling.get_schedulers: [
+        scheduling.get_schedulers(KEYS, ["s"]),
+        scheduling.get_schedulers(KEYS, ["s", "t", "u"]),
+    ],
+    control.set_limits: [
+        control.set_limits(KEYS, {"concurrency": 5}),
+        control.set_limits(KEYS, {"max": None, "duration": None, "x:maxlen": 9}),
+    ],
+    control.cancel_job: [control.cancel_job(KEYS, "a", "n")],
+    control.get_cancelled: [control.get_cancelled(KEYS, ["a"]), control.get_cancelled(KEYS, ["a", "b"])],
+    control.change_priority: [control.change_priority(KEYS, "a", 5, lifo=True)],
+    control.change_delay: [control.change_delay(KEYS, "a", 500)],
+    control.update_data: [
+        control.update_data(KEYS, "a", b"p", "args"),
+        control.update_data(KEYS, "a", b"p", "args", "T", 1),
+    ],
+    control.move_jobs_to_wait: [
+        control.move_jobs_to_wait(KEYS, "failed"),
+        control.move_jobs_to_wait(KEYS, "delayed", 5),
+    ],
+    control.drain: [control.drain(KEYS, delayed=True)],
+    control.clean: [control.clean(KEYS, "wait", 500), control.clean(KEYS, "failed", 0, limit=5, skip=1)],
+    control.obliterate: [control.obliterate(KEYS, force=True)],
 }
 #: How many arguments the last, repeated one of a header stands for, and the word in the header that says so.
-GROUPS = {"addMany-10": (5, "five each"), "finishMany-15": (8, "eight each")}
+GROUPS = {
+    "addMany-10": (5, "five each"),
+    "finishMany-15": (8, "eight each"),
+    "setLimits-4": (2, "a name and a number above 0 each"),
+}
 
 SCRIPTS = all_scripts()
 BUILT = [call for made in EXAMPLES.values() for call in made]
@@ -178,7 +215,7 @@ def test_a_server_takes_it(client, found):
 def test_every_script_has_an_example():
     """The table of examples is complete: every script, and every function that makes a call."""
     assert {call.script.name for call in BUILT} == {found.name for found in SCRIPTS}
-    assert set(EXAMPLES) == makers(calls) | makers(reading) | makers(runs)
+    assert set(EXAMPLES) == makers(calls) | makers(control) | makers(reading) | makers(runs) | makers(scheduling)
 
 
 def makers(module: ModuleType) -> set[Callable[..., Call]]:

@@ -5,15 +5,20 @@ Source: reliability §3.4 (second mode), §0.3, I20; design T2 and T3
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
 import redis
+import flow_cases  # noqa: F401
+import schedule_cases  # noqa: F401
 from cases import CASES, ENDS, Case
-from injection import Snapshot, Step, run_with_error_at, seen, steps_of, survivors
+from control_cases import TREES
+from injection import Snapshot, Step, fetch_starts, run_with_error_at, seen, steps_of, survivors
 from invariants import Dump, places, violations
 from queue_kit import Kit
 
@@ -26,6 +31,7 @@ GARBAGE = (b"", b"junk\xff", b"-7", b"nan", b"1e308")
 ON_VALKEY = pytest.mark.parametrize(
     "server_kind", ["valkey", pytest.param("redis", marks=pytest.mark.matrix)], scope="session"
 )
+ITERATION = re.compile(r"repeat:(.+):\d+")
 #: Keys whose trouble must not hold a transition up (T2).
 MAY_FAIL = ("events", "marker", "stalled")
 
@@ -77,7 +83,7 @@ def occupy(kit: Kit, key: str) -> None:
         kit.client.sadd(name, "child")
     elif key.endswith(":unsuccessful"):
         kit.client.zadd(name, {"child": 1})
-    elif key not in QUEUE_KEYS and ":" not in key:
+    elif key not in QUEUE_KEYS and (":" not in key or ITERATION.fullmatch(key)):
         kit.client.hset(name, mapping={"name": "other", "an": "other"})
 
 
@@ -94,15 +100,22 @@ def allowed(kit: Kit, call: Call[Any], before: Snapshot, steps: Sequence[Step], 
             change(key)
         reply_of(kit, call)
         found.append(seen(kit))
-    first_of_fetch = next((k for k, step in enumerate(steps, 1) if step.key == "wait"), 0)
+    first_of_fetch = fetch_starts(steps)
     if call.script.name in ENDS and first_of_fetch:
         before.put_back(kit)
         run_with_error_at(kit.client, call, first_of_fetch)
         found.append(seen(kit))
+    # What comes after an end is guarded as a whole; `test_injection.py` judges what a break in it leaves.
+    first = next((k for k, step in enumerate(steps, 1) if step.key == key), 0)
+    if first:
+        before.put_back(kit)
+        with suppress(redis.exceptions.ResponseError):
+            run_with_error_at(kit.client, call, first)
+            found.append(seen(kit))
     return [without(dump, key) for dump in found]
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", [case for case in CASES if case.state not in TREES], ids=str)
 def test_a_key_of_a_wrong_type(kit: Kit, case: Case) -> None:
     """The script changes nothing, or does all that it does without the key; an error names a key of the queue."""
     call = case.build(kit)
@@ -140,7 +153,15 @@ def faults_of(kit: Kit, reply: Any, before: Dump, done: Dump) -> list[str]:
         return [f"torn by {reply}: {difference(now, before)}"] if now != before else []
     known = set(violations(before)) | set(violations(done))
     faults = [f"{reply} leaves {wrong}" for wrong in violations(now) if wrong not in known and wrong.rule != "I11"]
-    return faults + [f"{reply}: lost {job_id}" for job_id in survivors(before, done) - places(now).keys()]
+    lost = survivors(before, done) - places(now).keys()
+    return faults + [f"{reply}: lost {job_id}" for job_id in lost if not superseded(job_id, now)]
+
+
+def superseded(job_id: str, now: Dump) -> bool:
+    """Whether this is a schedule's iteration in whose place another one stands: its times look as if changed."""
+    found = ITERATION.fullmatch(job_id)
+    slot = now["repeat"][1].get(found[1]) if found and "repeat" in now else None
+    return slot is not None and f"repeat:{found[1]}:{slot:.0f}" in places(now)
 
 
 def fields_read(steps: Sequence[Step]) -> dict[tuple[str, str], None]:

@@ -153,7 +153,7 @@ Favourite = NewType("Favourite", Color)
         3,
         [],
     ],
-    ids=str,
+    ids=lambda value: type(value).__name__,
 )
 def test_annotations_that_change_nothing(annotation):
     assert converter(annotation) is None
@@ -222,7 +222,7 @@ def test_annotations_that_change_nothing(annotation):
         (Small | Large, {"a": 1, "b": 2}, Large(a=1, b=2)),
         (Large | Small, {"a": 1}, Small(a=1)),
     ],
-    ids=str,
+    ids=lambda value: type(value).__name__,
 )
 def test_values_are_rebuilt(annotation, sent, rebuilt):
     made = converter(annotation)(sent)
@@ -274,7 +274,7 @@ def test_models_without_by_name():
         (Order, {"id": "x"}, "cannot be rebuilt as Order: 1 validation error for Order"),
         (OldModel, {}, "cannot be rebuilt as OldModel: 'value'"),
     ],
-    ids=str,
+    ids=lambda value: type(value).__name__,
 )
 def test_values_that_cannot_be_rebuilt(annotation, value, message):
     with pytest.raises(ValueError) as caught:
@@ -490,7 +490,7 @@ def wrapper(*args, **kwargs): ...
         (Point, "Point", [1, "red"], [1, "red", 2]),
         (len, "len", [1], [1, 2]),
     ],
-    ids=str,
+    ids=lambda value: type(value).__name__,
 )
 def test_all_kinds_of_callables(function, name, fits, too_many):
     binder = Binder.of(function)
@@ -590,7 +590,7 @@ def test_without_a_context_nothing_is_added():
         (Color, False),
         ("str", False),
     ],
-    ids=str,
+    ids=lambda value: type(value).__name__,
 )
 def test_how_the_context_may_be_spelled(annotation, is_context):
     def function(value): ...

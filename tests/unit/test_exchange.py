@@ -354,9 +354,30 @@ def test_an_error_inside_a_transaction_is_of_its_call(drive):
     assert two == 2
 
 
+def test_a_transaction_that_is_safe_is_sent_again_whole(drive):
+    ran = drive(
+        exchange_atomically([call("a"), call("b")], SERVER, PATIENCE),
+        lost("OK", "QUEUED"),
+        ["OK", *["QUEUED"] * 4, ["x", "y", 1, 2]],
+    )
+    assert ran.answers == [1, 2]
+    assert ran.sent[0] == ran.sent[1]
+    assert len(ran.paused) == 1
+
+
+def test_a_transaction_with_one_unsafe_call_is_not_sent_again(drive):
+    """Unless it never left."""
+    calls = [call("a"), call("b", safe=False)]
+    (error, same) = drive(exchange_atomically(calls, SERVER, PATIENCE), lost("OK")).answers
+    assert type(error) is type(same) is OutcomeUnknown
+    done = ["OK", *["QUEUED"] * 4, ["x", "y", 1, 2]]
+    assert drive(exchange_atomically(calls, SERVER, PATIENCE), lost(sent=False), done).answers == [1, 2]
+
+
 @pytest.mark.parametrize(("sent", "kind"), [(True, OutcomeUnknown), (False, BrokerError)])
-def test_a_transaction_whose_reply_is_lost_is_not_sent_again(drive, sent, kind):
-    ran = drive(exchange_atomically([call("a"), call("b")], SERVER, PATIENCE), lost("OK", sent=sent))
+def test_a_client_that_does_not_repeat_says_what_it_knows_of_a_transaction(drive, sent, kind):
+    once = Patience(2.0, once=True)
+    ran = drive(exchange_atomically([call("a"), call("b")], SERVER, once), lost(sent=sent))
     assert [type(answer) for answer in ran.answers] == [kind, kind]
 
 

@@ -17,11 +17,12 @@ from tasks_emq.io.sync import Client
 
 #: What users import; a name may join, none may go. Source: design §2
 PROMISED = {
-    "App", "AsyncQueue", "BrokerError", "CannotSerialize", "ConfigError", "DuplicateTask", "EmqError", "GiveUp",
-    "Job", "JobCancelled", "JobContext", "JobData", "JobError", "JobExists", "JobFailed", "JobLocked", "JobNotFound",
-    "JobNotInState", "JobTimeout", "NotReplicated", "OutcomeUnknown", "PayloadError", "PayloadTooLarge", "Queue",
-    "QueueFull", "RateLimited", "RegistryError", "Reschedule", "Retention", "Retry", "StaleLease", "Task",
-    "TaskTimeout", "UnknownTask", "__version__", "current_job", "default_app", "task",
+    "App", "AsyncQueue", "BrokerError", "CannotSerialize", "ConfigError", "DuplicateTask", "EmqError",
+    "GiveUp", "Job", "JobCancelled", "JobContext", "JobData", "JobError", "JobExists", "JobFailed",
+    "JobLocked", "JobNotFound", "JobNotInState", "JobTimeout", "NotReplicated", "OutcomeUnknown",
+    "PayloadError", "PayloadTooLarge", "Queue", "QueueFull", "RateLimited", "RegistryError", "Reschedule",
+    "Retention", "Retry", "StaleLease", "Task", "TaskTimeout", "UnknownTask", "__version__", "current_job",
+    "default_app", "task",
 }  # fmt: skip
 
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import re
-from importlib import resources
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from tasks_emq.core import scripts
 from tasks_emq.core.scripts import all_scripts, expand, script
 from tasks_emq.errors import ConfigError
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -134,10 +138,15 @@ def test_a_missing_script_is_named():
 
 
 def test_every_file_is_a_script():
-    folder = resources.files("tasks_emq.lua")
-    names = sorted(file.name[:-4] for file in folder.iterdir() if file.name.endswith(".lua"))
+    names = sorted(file.stem for file in (ROOT / "lua").glob("*.lua"))
     assert [found.name for found in all_scripts()] == names
     assert len(names) > 20
+
+
+def test_the_data_model_lists_every_script():
+    """lua/README.md is what people read first; a script that is missing there is found by nobody."""
+    listed = re.findall(r"^\| (\w+-\d+) \| \w", (ROOT / "lua/README.md").read_text(), re.MULTILINE)
+    assert listed == [found.name for found in all_scripts()]
 
 
 def test_a_script_is_read_once():
@@ -152,9 +161,13 @@ def test_the_sha_is_that_of_the_bytes_that_are_sent():
 
 
 def test_every_include_is_used():
-    folder = resources.files("tasks_emq.lua")
-    texts = [
-        file.read_text() for where in (folder, folder / "includes") for file in where.iterdir() if file.is_file()
-    ]
+    texts = [file.read_text(encoding="utf-8") for file in (ROOT / "lua").rglob("*.lua")]
     used = {name for text in texts for name in re.findall(r'^--- @include "([a-z_]+)"$', text, re.MULTILINE)}
-    assert used == {file.name[:-4] for file in (folder / "includes").iterdir() if file.name.endswith(".lua")}
+    assert used == {file.stem for file in (ROOT / "lua/includes").glob("*.lua")}
+
+
+def test_a_checkout_works_where_it_stands():
+    """Python that is started in the checkout imports this package and not the installed one, scripts and all."""
+    look = "from tasks_emq.core import scripts; print(len(scripts.all_scripts()), scripts.__file__)"
+    ran = subprocess.run([sys.executable, "-c", look], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert ran.stdout.split() == [str(len(all_scripts())), str(ROOT / "tasks_emq/core/scripts.py")], ran.stderr

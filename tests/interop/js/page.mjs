@@ -14,6 +14,8 @@ const browser = await chromium.launch({
 const page = await browser.newPage();
 page.setDefaultTimeout(15_000);
 const problems = [];
+// bull-board wants fonts from the internet; a test does not go there.
+await page.route((url) => url.hostname !== '127.0.0.1', (route) => route.fulfill({ status: 200, body: '' }));
 page.on('console', (message) => message.type() === 'error' && problems.push(`console: ${message.text()}`));
 page.on('pageerror', (error) => problems.push(`page: ${error.message}`));
 page.on('response', (got) => got.status() >= 400 && problems.push(`${got.status()}: ${got.url()}`));

@@ -3,8 +3,8 @@ import { args, load, options, queueName, say } from './kit.mjs';
 
 const { Queue, QueueEvents } = load('bullmq');
 const [{ name, data, opts }] = args;
-const events = new QueueEvents(queueName, options);
-await events.waitUntilReady();
+// From the start of the stream: the job may end before the first read of a reader that starts only now.
+const events = new QueueEvents(queueName, { ...options, lastEventId: '0' });
 const job = await new Queue(queueName, options).add(name, data, opts);
 try {
   say({ value: await job.waitUntilFinished(events, 10_000) });

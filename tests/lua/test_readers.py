@@ -23,7 +23,7 @@ def kit(client):
 
 
 def test_counts_per_priority(kit):
-    """Each priority by itself, in the order asked for, whatever the places of its jobs; 0 are those without one."""
+    """Each priority by itself, in the order asked for; 0 are the jobs without one."""
     fill(kit, 3)
     for priority, count in ((1, 2), (2, 4), (MAX_PRIORITY, 1)):
         fill(kit, count, f"p{priority}-", priority=priority)

@@ -1,0 +1,188 @@
+"""Measures this project and its peers: `python -m benchmarks --help`."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import click
+
+from benchmarks import limit
+from benchmarks.environments import Peer, default_work, prepare
+from benchmarks.measure import FULL, MEASURES, ONCE, QUICK, Scale
+from benchmarks.peers import NAMES
+from benchmarks.processes import Failed
+from benchmarks.report import Results, machine, write
+from benchmarks.server import KINDS, Server
+
+WHAT = (*MEASURES, "limit", "depth")
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One measurement of a round."""
+
+    name: str
+    measure: Callable[[Server], dict[str, float]]
+
+
+class Names(click.ParamType[tuple[str, ...]]):
+    """A list of known names, separated by commas."""
+
+    name = "NAME,…"
+
+    def __init__(self, known: Sequence[str]) -> None:
+        self.known = known
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        """Check and split."""
+        names = tuple(part.strip().replace("-", "_") for part in str(value).split(","))
+        for name in names:
+            if name not in self.known:
+                self.fail(f"{name!r} is none of {', '.join(self.known)}", param, ctx)
+        return names
+
+
+@click.command(context_settings={"show_default": True})
+@click.option("--peers", type=Names(NAMES), default=",".join(NAMES), help="Whom to measure.")
+@click.option("--what", type=Names(WHAT), default=",".join(WHAT), help="What to measure.")
+@click.option("--rounds", type=click.IntRange(1), help="Times that each is measured.  [default: 5, quick: 2]")
+@click.option("--jobs", type=click.IntRange(500), help="Of one throughput.  [default: 40000, quick: 6000]")
+@click.option("--server", "kind", type=click.Choice(KINDS), default="valkey", help="Which server.")
+@click.option("--out", type=click.Path(path_type=Path), default="benchmark-results", help="Where the report goes.")
+@click.option("--work", type=click.Path(path_type=Path), help="Where environments are kept.  [default: cache]")
+@click.option("--quick", is_flag=True, help="Short measurements: to see that it works, not to quote.")
+def main(
+    peers: tuple[str, ...],
+    what: tuple[str, ...],
+    rounds: int | None,
+    jobs: int | None,
+    kind: str,
+    out: Path,
+    work: Path | None,
+    quick: bool,
+) -> None:
+    """Measure tasks_emq and its peers on private servers, in turns, and write JSON, Markdown and a plot."""
+    scale = QUICK if quick else FULL
+    scale = replace(scale, jobs=jobs) if jobs else scale
+    rounds = rounds or (2 if quick else 5)
+    home = (work or default_work()).resolve()
+    started = time.monotonic()
+    results = Results(_about(kind, rounds))
+    ready = _prepare_all(peers, home, results)
+    for name in what:
+        if name == "depth":
+            _depth(results, home, kind, scale)
+        else:
+            turns = _turns(name, ready, what, home, scale)
+            _in_turns(results, name, turns, kind, 1 if name in ONCE else rounds)
+    results.about |= {
+        "load_after": os.getloadavg(),
+        "minutes": round((time.monotonic() - started) / 60, 1),
+    }
+    for path in write(results, out):
+        click.echo(path)
+
+
+def _prepare_all(names: Sequence[str], home: Path, results: Results) -> list[Peer]:
+    ready = []
+    for name in names:
+        click.echo(f"environment of {name}")
+        try:
+            peer = prepare(name, home)
+        except RuntimeError as error:
+            _problem(results, name, "all", f"did not install: {error}")
+            results.peers[name] = {"settings": "–", "versions": {}, "bulk": True}
+            continue
+        results.peers[name] = {"settings": peer.settings, "versions": peer.versions, "bulk": peer.bulk}
+        ready.append(peer)
+    return ready
+
+
+def _turns(what: str, peers: Sequence[Peer], asked: Sequence[str], home: Path, scale: Scale) -> list[Turn]:
+    """Who measures what in each round; the limit has its turn beside the throughput, to compare the two."""
+
+    def limits(server: Server) -> dict[str, float]:
+        program = limit.build(home)
+        figures = limit.measure(server, program, scale.jobs)
+        return figures | {"short_bytes": limit.waiting_bytes(server, program, scale.jobs, 40)}
+
+    at_the_limit = [Turn("limit", limits)]
+    if what == "limit":
+        return [] if "throughput" in asked else at_the_limit
+    turns = [Turn(peer.name, partial(_measured, what, peer, scale)) for peer in peers]
+    return turns + at_the_limit if what == "throughput" and "limit" in asked else turns
+
+
+def _measured(what: str, peer: Peer, scale: Scale, server: Server) -> dict[str, float]:
+    return MEASURES[what](peer, server, scale)
+
+
+def _in_turns(results: Results, what: str, turns: Sequence[Turn], kind: str, rounds: int) -> None:
+    hopeless = set()
+    for number in range(rounds):
+        for turn in turns:
+            if turn.name in hopeless:
+                continue
+            click.echo(f"{what} {number + 1}/{rounds} {turn.name}: ", nl=False)
+            try:
+                with Server(kind) as server:
+                    figures = turn.measure(server)
+            except (Failed, RuntimeError) as error:
+                _problem(results, turn.name, what, f"round {number + 1}: {error}")
+                if not number:
+                    hopeless.add(turn.name)
+                continue
+            results.add(turn.name, figures)
+            click.echo(", ".join(f"{key} {value:,.4g}" for key, value in figures.items()))
+
+
+def _depth(results: Results, home: Path, kind: str, scale: Scale) -> None:
+    try:
+        program = limit.build(home)
+        for waiting in scale.depths:
+            with Server(kind) as server:
+                add, end = limit.cost_at_depth(server, program, waiting, 10_000)
+            results.depth.append((waiting, add, end))
+            click.echo(f"depth {waiting:,}: add {add:.1f} us, end with fetch {end:.1f} us")
+    except RuntimeError as error:
+        _problem(results, "limit", "depth", str(error))
+
+
+def _problem(results: Results, name: str, what: str, why: str) -> None:
+    results.problems.setdefault(name, {})[what] = why
+    click.echo(f"{name}, {what}: {why}")
+
+
+def _about(kind: str, rounds: int) -> dict[str, object]:
+    with Server(kind) as server:
+        info = server.info()
+    version = info.get("valkey_version") or info["redis_version"]
+    return machine() | {
+        "command": f"python -m benchmarks {' '.join(sys.argv[1:])}".strip(),
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "server": f"{kind} {version}",
+        "node": _node_version(),
+        "rounds": rounds,
+    }
+
+
+def _node_version() -> str:
+    node = shutil.which("node")
+    if node is None:
+        return "none"
+    return subprocess.run(
+        [node, "--version"], capture_output=True, text=True, timeout=10, check=True
+    ).stdout.strip()
+
+
+if __name__ == "__main__":
+    main()

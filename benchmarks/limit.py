@@ -1,0 +1,162 @@
+"""The server-bound limit: this project's scripts, every command prepared beforehand, driven by a C client.
+
+One connection, all commands in its pipeline: the server always has the next one at hand, so that what comes out is
+what the server and the scripts can do. The order of jobs in a queue is known, and so is each fetch's token, so the
+ends of a batch can be written down before it was fetched. At the end every job must be in `completed`.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from benchmarks.server import Server
+from benchmarks.work import ARGUMENT_SIZE
+from tasks_emq.core import calls, runs
+from tasks_emq.core.calls import Call, NewJob, Word
+from tasks_emq.core.codec import codec
+from tasks_emq.core.keys import QueueKeys, new_job_id
+from tasks_emq.core.runs import Ended, Retention, Take
+from tasks_emq.core.scripts import all_scripts
+
+#: Runs that one finish ends, and jobs that it takes: a consumer's slots by default.
+BATCH = 100
+_LOCK_MS = 15_000
+_SENTINEL = b"emq-bench-end-of-replies"
+_RUN_S = 120.0
+
+
+def build(work: Path) -> Path:
+    """Compile the load generator, unless that was done.
+
+    Raises:
+        RuntimeError: there is no C compiler, or it fails.
+    """
+    source, program = Path(__file__).with_name("limit.c"), work / "limit"
+    if program.exists() and program.stat().st_mtime > source.stat().st_mtime:
+        return program
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        raise RuntimeError("no C compiler")
+    work.mkdir(parents=True, exist_ok=True)
+    argv = [compiler, "-O2", "-Wall", "-D_GNU_SOURCE", "-o", str(program), str(source)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{compiler}: {done.stderr.strip()[-200:]}")
+    return program
+
+
+def measure(server: Server, program: Path, jobs: int) -> dict[str, float]:
+    """Add and finish jobs as fast as the server can.
+
+    Args:
+        jobs: rounded up to whole batches; at most as many as a queue keeps, so that all can be counted.
+
+    Raises:
+        RuntimeError: not every job was completed.
+    """
+    keys = _prepare(server)
+    jobs = min(-(-jobs // calls.ADD_BATCH) * calls.ADD_BATCH, Retention().completed_count or jobs)
+    new = [_job() for _ in range(jobs)]
+
+    one_s = _send(server, program, (calls.add_job(keys, job) for job in new))
+    server.flush()
+    bulk_s = _send(server, program, _adds(keys, new))
+    before = server.cpu_s()
+    finish_s = _send(server, program, _finishes(keys, [job.id for job in new]))
+    spent = server.cpu_s() - before
+
+    completed, left = server.client.zcard(keys.key("completed")), server.client.llen(keys.key("active"))
+    if completed != jobs or left:
+        raise RuntimeError(f"of {jobs} jobs {completed} were completed, {left} are left in active")
+    return {
+        "limit_one_s": jobs / one_s,
+        "limit_bulk_s": jobs / bulk_s,
+        "limit_noop_s": jobs / finish_s,
+        "limit_server_us": spent / jobs * 1e6,
+    }
+
+
+def waiting_bytes(server: Server, program: Path, jobs: int, argument_size: int) -> float:
+    """Memory of the server per waiting job, events included, with an argument of so many characters."""
+    keys = _prepare(server)
+    before = server.memory()
+    _send(server, program, _adds(keys, (_job(argument_size) for _ in range(jobs))))
+    return (server.memory() - before) / jobs
+
+
+def cost_at_depth(server: Server, program: Path, waiting: int, jobs: int) -> tuple[float, float]:
+    """What a job costs the server, in us: its add, and its end with the fetch, while so many others wait."""
+    keys = _prepare(server)
+    _send(server, program, _adds(keys, (_job() for _ in range(waiting))))
+    new = [_job() for _ in range(jobs)]
+    start = server.cpu_s()
+    _send(server, program, _adds(keys, new))
+    added = server.cpu_s()
+    ids = _oldest(server, keys, jobs)
+    fetch_from = server.cpu_s()
+    _send(server, program, _finishes(keys, ids))
+    ended = server.cpu_s()
+    if server.client.zcard(keys.key("completed")) != jobs:
+        raise RuntimeError(f"not all of {jobs} jobs were completed")
+    return (added - start) / jobs * 1e6, (ended - fetch_from) / jobs * 1e6
+
+
+def _oldest(server: Server, keys: QueueKeys, jobs: int) -> list[str]:
+    """The ids that are taken next, in order: the tail of `wait`."""
+    ids: list[bytes] = server.client.execute_command("LRANGE", keys.key("wait"), -jobs, -1)
+    return [id.decode() for id in reversed(ids)]
+
+
+def _prepare(server: Server) -> QueueKeys:
+    server.flush()
+    for script in all_scripts():
+        server.client.script_load(script.text)
+    return QueueKeys("bench")
+
+
+def _job(argument_size: int = ARGUMENT_SIZE) -> NewJob:
+    payload = codec("msgpack").pack_call(["x" * argument_size], {}, limit=1 << 20)
+    return NewJob(id=new_job_id(time.time_ns() // 1_000_000), name="noop", payload=payload, field="args", opts={})
+
+
+def _adds(keys: QueueKeys, new: Iterable[NewJob]) -> Iterable[Call[Any]]:
+    left = iter(new)
+    while batch := list(islice(left, calls.ADD_BATCH)):
+        yield calls.add_many(keys, batch)
+
+
+def _finishes(keys: QueueKeys, ids: Sequence[str]) -> Iterable[Call[Any]]:
+    """What one consumer with `BATCH` slots sends: a fetch, then ends, of which each but the last fetches too."""
+    result = codec("msgpack").pack_value(None, limit=1 << 20)
+    take = Take("token:0", min(BATCH, len(ids)), _LOCK_MS, "bench-1")
+    yield runs.move_to_active(keys, take)
+    for number, start in enumerate(range(0, len(ids), BATCH), 1):
+        ends = [Ended(id, take.token, 1, "result", result) for id in ids[start : start + BATCH]]
+        take = Take(f"token:{number}", min(BATCH, len(ids) - start - len(ends)), _LOCK_MS, "bench-1")
+        yield runs.finish_many(keys, ends, take if take.count else None, Retention())
+
+
+def _send(server: Server, program: Path, commands: Iterable[Call[Any]]) -> float:
+    """Seconds from the first byte to the last reply."""
+    stream = server.directory / "commands"
+    with stream.open("wb") as file:
+        for call in commands:
+            file.write(_packed(call.words))
+        file.write(_packed(("ECHO", _SENTINEL)))
+    argv = [str(program), str(server.port), str(stream), _SENTINEL.decode()]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=_RUN_S, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"the load generator failed: {done.stderr.strip()}")
+    return float(done.stdout)
+
+
+def _packed(words: Sequence[Word]) -> bytes:
+    """A command as the server reads it."""
+    parts = [word if isinstance(word, bytes) else str(word).encode() for word in words]
+    return b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in parts)

@@ -1,0 +1,57 @@
+#!lua flags=allow-oom
+--[[ moveJobsToWait-8: lets many jobs run now: those that ended in one way, with their attempts counted from the start,
+or those that are delayed.
+
+KEYS[1]  prefix  of the queue's keys
+KEYS[2]  events  STREAM
+KEYS[3]  target  ZSET    failed, completed or delayed
+KEYS[4]  wait    LIST
+KEYS[5]  paused  LIST    unused; part of the protocol's signature
+KEYS[6]  meta    HASH
+KEYS[7]  active  LIST
+KEYS[8]  marker  ZSET
+
+ARGV[1]  count  how many at the most, 1 to 500
+ARGV[2]  state  failed, completed or delayed
+
+Returns  {ids taken, ids left}; call again until none is left
+Cost     O(count)
+Repeat   safe: takes the next ones
+]]
+--- @include "events"
+--- @include "marker"
+--- @include "meta"
+--- @include "ready"
+
+local source, count, state = KEYS[3], whole(ARGV[1]), ARGV[2]
+local q = {
+  prefix = KEYS[1], events = KEYS[2], wait = KEYS[4], meta = KEYS[6], active = KEYS[7], marker = KEYS[8],
+  prioritized = KEYS[1] .. 'prioritized', pc = KEYS[1] .. 'pc',
+}
+if not count or count < 1 or count > 500 then refuse('ERR EMQ count: 1 to 500') end
+if state ~= 'failed' and state ~= 'completed' and state ~= 'delayed' or source ~= q.prefix .. state then
+  refuse('ERR EMQ state: failed, completed or delayed, and its key')
+end
+local meta = read_meta(q)
+check_ready(q)
+local ids = read('ZRANGE', source, 0, count - 1)
+
+for _, id in ipairs(ids) do
+  local job = q.prefix .. id
+  local priority = state == 'delayed' and read_job('HGET', job, 'priority')
+  if (read_job('HLEN', job) or 0) == 0 then
+    redis.call('ZREM', source, id)
+  else
+    push_ready(q, id, whole(priority) or 0, 'LPUSH')
+    redis.call('ZREM', source, id)
+    if state == 'delayed' then
+      redis.call('HSET', job, 'delay', 0)
+    else
+      redis.call('HDEL', job, 'finishedOn', 'processedOn', 'returnvalue', 'result', 'failedReason', 'err', 'atm', 'stc',
+        'defa', 'x:cancel')
+    end
+    emit_trimming(q, meta, 'waiting', 'jobId', id, 'prev', state)
+  end
+end
+if #ids > 0 and not is_closed(q, meta) then ring(q) end
+return { #ids, redis.call('ZCARD', source) }

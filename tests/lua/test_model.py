@@ -1,0 +1,398 @@
+"""The model answers as the scripts do: the same calls to both, each reply and every key compared after each step.
+
+EMQ_TEST_LONG=1 takes a hundred times as many examples, chosen anew each time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import pytest
+import redis
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from invariants import read, violations
+from queue_kit import KEEP_ALL, LOCK_MS, T0, ended, new_job, take
+
+from tasks_emq.core import calls, control, runs, scheduling
+from tasks_emq.core.calls import Call
+from tasks_emq.core.keys import QueueKeys
+from tasks_emq.core.model.keyspace import ModelError, Stream
+from tasks_emq.core.model.server import BY_ARGUMENTS, BY_KEYS, Model
+from tasks_emq.core.replies import TakenJob
+from tasks_emq.core.runs import PutOff, Retention
+from tasks_emq.core.schedule import Schedule, Timing
+from tasks_emq.core.scripts import all_scripts
+from tasks_emq.errors import EmqError
+
+KEYS = QueueKeys("q")
+#: How far the clocks of the model and of the server may be apart, ms: locks and limits run by them.
+APART_MS = 20_000
+FEW = Retention(completed_age_s=60, completed_count=3, failed_age_s=60, failed_count=2)
+
+IDS = st.sampled_from(["a", "b", "c", "d", "e", "f"])
+TOKENS = st.sampled_from(["T1", "T2"])
+FLAGS = st.booleans()
+
+
+def comparable(value: Any) -> Any:
+    """Texts as bytes, JSON maps by their content: a Lua table has no order."""
+    if isinstance(value, str):
+        value = value.encode("utf-8", "surrogateescape")
+    if isinstance(value, bytes):
+        return json.dumps(json.loads(value), sort_keys=True) if value[:1] == b"{" else value
+    if isinstance(value, dict):
+        return {comparable(name): comparable(item) for name, item in value.items()}
+    if isinstance(value, set):
+        return {comparable(item) for item in value}
+    if isinstance(value, list | tuple):
+        return [comparable(item) for item in value]
+    return value
+
+
+class Pair:
+    """A real server and a model, asked the same."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self.client = client
+        self.client.flushall()
+        self.model = Model()
+
+    def ask(self, call: Call[Any]) -> Any:
+        """Run a call on both; its result, or its error, which must be the same."""
+        seconds, micros = self.client.time()
+        self.model.keys.clock_ms = seconds * 1000 + micros // 1000
+        real, modelled = self._real(call), self._modelled(call)
+        wanted, found = self._shape(call, real), self._shape(call, modelled)
+        assert found == wanted, f"{call.script.name}: the script {wanted}, the model {found}"
+        self.compare_keys()
+        if isinstance(real, str):
+            return None
+        try:
+            return call.parse(real)
+        except EmqError:
+            return None
+
+    def _real(self, call: Call[Any]) -> Any:
+        try:
+            try:
+                return self.client.execute_command(*call.words)
+            except redis.exceptions.NoScriptError:
+                return self.client.execute_command(*call.words_in_full)
+        except redis.exceptions.ResponseError as error:
+            return str(error).removeprefix("ERR ")
+
+    def _modelled(self, call: Call[Any]) -> Any:
+        try:
+            return self.model.answer(call.words)
+        except ModelError as error:
+            return str(error).removeprefix("ERR ")
+
+    def _shape(self, call: Call[Any], reply: Any) -> Any:
+        """The reply without what depends on the moment; hashes in it by their fields."""
+        if call.script.name == "moveJobFromActiveToWait-9" and reply > 0:
+            return "limited"
+        reply = _with_hashes(reply)
+        if call.script.name in ("moveToActive-11", "moveToFinished-14", "finishMany-15", "moveToDelayed-12"):
+            if isinstance(reply, list):
+                reply[-4] = reply[-4] > 0
+        if call.script.name == "moveStalledJobsToWait-9":
+            reply[3] = reply[3] > 0
+        return comparable(reply)
+
+    def compare_keys(self) -> None:
+        """Every key, its value, and about when it runs out."""
+        real = {KEYS.prefix + short: value for short, (_, value) in read(self.client, KEYS.prefix).items()}
+        modelled = self.model.keys.dump(KEYS.prefix)
+        events = f"{KEYS.prefix}events"
+        real[events] = [list(flat) for flat in _events(self.client, events)]
+        stream = modelled.get(events)
+        modelled[events] = [fields for _, fields in stream.entries] if isinstance(stream, Stream) else []
+        wanted, found = comparable(real), comparable(modelled)
+        differing = {k: (wanted.get(k), found.get(k)) for k in wanted | found if wanted.get(k) != found.get(k)}
+        assert differing == {}, f"{differing} (the script's, the model's)"
+        expiring = [key for key in real if self.client.pexpiretime(key) > 0]
+        assert sorted(expiring) == sorted(self.model.keys.expiries)
+        for key in expiring:
+            assert abs(self.client.pexpiretime(key) - self.model.keys.expiries[key]) < APART_MS, key
+
+    def drop(self, key: str) -> None:
+        """Delete a key, as its expiry would."""
+        self.client.delete(key)
+        self.model.answer(("DEL", key))
+
+
+def _events(client: redis.Redis, key: str) -> list[list[bytes]]:
+    return [
+        [part for item in fields.items() for part in item] for _, fields in client.xrange(key)
+    ]
+
+
+def _with_hashes(reply: Any) -> Any:
+    """[fields, id, ats] with the fields as a map: a large hash has no order on the server."""
+    if not isinstance(reply, list):
+        return reply
+    if len(reply) == 3 and isinstance(reply[0], list) and isinstance(reply[1], bytes) and isinstance(reply[2], int):
+        flat = reply[0]
+        return [dict(zip(flat[::2], flat[1::2], strict=True)), reply[1], reply[2]]
+    return [_with_hashes(item) for item in reply]
+
+
+class Queues(RuleBasedStateMachine):
+    """What clients can do to one queue, in any order."""
+
+    client: redis.Redis
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pair = Pair(self.client)
+        self.now = T0
+        self.taken: list[TakenJob] = []
+        self.fetches = 0
+
+    def a_run(self, pick: int) -> TakenJob:
+        """A run that is under way, or was once: its end must then be refused."""
+        return self.taken[pick % len(self.taken)]
+
+    def took(self, found: Any) -> None:
+        """Keep the runs of a reply."""
+        if found is not None:
+            self.taken = [*self.taken, *getattr(found, "fetched", found).jobs][-8:]
+
+    def then(self, more: bool, count: int) -> runs.Take | None:
+        """A fetch with a token of its own, when there is to be one."""
+        self.fetches += 1
+        return take(f"N{self.fetches}", count, "w") if more else None
+
+    @rule(ms=st.sampled_from([1, 500, 5_000, 90_000]))
+    def wait(self, ms: int) -> None:
+        self.now += ms
+
+    # -- adds ---------------------------------------------------------------------------------------------
+
+    @rule(
+        job_id=st.one_of(IDS, st.just("")), delay=st.sampled_from([0, 0, 1000, 60_000]),
+        priority=st.sampled_from([0, 0, 1, 7]), lifo=FLAGS, nonce=st.sampled_from(["", "n1", "n2"]), rerun=FLAGS,
+        eta=st.sampled_from([None, None, -5, 400]),
+    )  # fmt: skip
+    def add(self, job_id, delay, priority, lifo, nonce, rerun, eta):
+        job = new_job(
+            job_id, delay_ms=delay, priority=priority, lifo=lifo, nonce=nonce, rerun=rerun,
+            eta_ms=None if eta is None else self.now + eta,
+        )  # fmt: skip
+        self.pair.ask(calls.add_job(KEYS, job, timestamp_ms=self.now))
+
+    @rule(ids=st.lists(IDS, min_size=1, max_size=4), delay=st.sampled_from([0, 0, 700]),
+          priority=st.sampled_from([0, 0, 3]), nonce=st.sampled_from(["", "n1"]))  # fmt: skip
+    def add_many(self, ids, delay, priority, nonce):
+        jobs = [new_job(job_id, delay_ms=delay, priority=priority, nonce=nonce) for job_id in ids]
+        self.pair.ask(calls.add_many(KEYS, jobs, timestamp_ms=self.now))
+
+    @rule(job_id=IDS, ttl=st.sampled_from([None, 600_000]), extend=FLAGS, replace=FLAGS, hold=FLAGS,
+          delay=st.sampled_from([0, 800]))  # fmt: skip
+    def add_deduplicated(self, job_id, ttl, extend, replace, hold, delay):
+        wanted = {"id": "D", "ttl": ttl, "extend": extend, "replace": replace, "keepLastIfActive": hold}
+        dedup = {name: value for name, value in wanted.items() if value}
+        job = new_job(job_id, opts={"de": dedup}, dedup_id="D", nonce="n", delay_ms=delay)
+        self.pair.ask(calls.add_job(KEYS, job, timestamp_ms=self.now))
+
+    @rule(job_id=IDS, children=st.lists(IDS, min_size=1, max_size=3, unique=True),
+          policy=st.sampled_from(["", "fpof", "cpof", "idof", "rdof"]), delay=st.sampled_from([0, 0, 900]),
+          priority=st.sampled_from([0, 4]))  # fmt: skip
+    def add_family(self, job_id, children, policy, delay, priority):
+        parent = new_job(job_id, has_children=True, nonce="p", delay_ms=delay, priority=priority)
+        self.pair.ask(calls.add_job(KEYS, parent, timestamp_ms=self.now))
+        for child in children:
+            if child != job_id:
+                job = new_job(child, parent_key=KEYS.key(job_id), parent_policy=policy, nonce="c")
+                self.pair.ask(calls.add_job(KEYS, job, timestamp_ms=self.now))
+
+    # -- runs ---------------------------------------------------------------------------------------------
+
+    @rule(count=st.integers(0, 3), limit=st.sampled_from([None, None, (2, 600_000)]))
+    def fetch(self, count, limit):
+        self.fetches += 1
+        found = self.pair.ask(
+            runs.move_to_active(KEYS, take(f"F{self.fetches}", count, "w", limit), ts_ms=self.now)
+        )
+        self.took(found)
+
+    @precondition(lambda self: self.taken)
+    @rule(pick=st.integers(0, 7), failed=FLAGS, keep=FLAGS, more=FLAGS, field=st.sampled_from(["result", "returnvalue"]),
+          few=FLAGS, metrics=st.sampled_from([None, 3]), follow=FLAGS)  # fmt: skip
+    def finish(self, pick, failed, keep, more, field, few, metrics, follow):
+        job = self.a_run(pick)
+        next_one = [["g", "work", b"p", {}, "args"]] if follow else []
+        kind = {} if failed else {"field": field}
+        end = ended(job, "why" if failed else b"{}", failed=failed, keep=keep, follow=next_one, **kind)
+        found = self.pair.ask(
+            runs.move_to_finished(
+                KEYS, end, self.then(more, 2), FEW if few else KEEP_ALL, ts_ms=self.now, metrics=metrics
+            )
+        )
+        self.took(found)
+
+    @precondition(lambda self: self.taken)
+    @rule(picks=st.lists(st.integers(0, 7), min_size=1, max_size=3), failed=FLAGS, keep=FLAGS, more=FLAGS, few=FLAGS,
+          metrics=st.sampled_from([None, 3]))  # fmt: skip
+    def finish_many(self, picks, failed, keep, more, few, metrics):
+        ends = [
+            ended(self.a_run(pick), failed=failed and n == 0, keep=keep, extra={"err": "{}"})
+            for n, pick in enumerate(picks)
+        ]
+        retention = FEW if few else KEEP_ALL
+        found = self.pair.ask(
+            runs.finish_many(KEYS, ends, self.then(more, 2), retention, ts_ms=self.now, metrics=metrics)
+        )
+        self.took(found)
+
+    @precondition(lambda self: self.taken)
+    @rule(pick=st.integers(0, 7), delay=st.sampled_from([0, 10, 2000]), eta=st.sampled_from([None, 50]), counted=FLAGS,
+          more=FLAGS)  # fmt: skip
+    def put_off(self, pick, delay, eta, counted, more):
+        job = self.a_run(pick)
+        eta_ms = None if eta is None else self.now + eta
+        run = PutOff(job.id, job.token, job.ats, delay, eta_ms, counted, {"failedReason": "x"})
+        self.took(self.pair.ask(runs.move_to_delayed(KEYS, run, take=self.then(more, 1), ts_ms=self.now)))
+
+    @precondition(lambda self: self.taken)
+    @rule(pick=st.integers(0, 7), lifo=FLAGS)
+    def retry(self, pick, lifo):
+        job = self.a_run(pick)
+        run = PutOff(job.id, job.token, job.ats, extra={"failedReason": "x"})
+        self.pair.ask(runs.retry_job(KEYS, run, ts_ms=self.now, lifo=lifo))
+
+    @precondition(lambda self: self.taken)
+    @rule(pick=st.integers(0, 7), limit=st.sampled_from([None, None, 600_000]))
+    def hand_back(self, pick, limit):
+        job = self.a_run(pick)
+        self.pair.ask(runs.hand_back(KEYS, job.id, job.token, job.ats, limit_ms=limit))
+
+    @precondition(lambda self: self.taken)
+    @rule(pick=st.integers(0, 7))
+    def say(self, pick):
+        job = self.a_run(pick)
+        self.pair.ask(runs.update_progress(KEYS, job.id, '{"done":1}', job.token, job.ats))
+        self.pair.ask(runs.add_log(KEYS, job.id, f"line {self.now}", 2, job.token, job.ats))
+        self.pair.ask(control.update_data(KEYS, job.id, b"new", "args", job.token, job.ats))
+
+    @precondition(lambda self: self.taken)
+    @rule(pick=st.integers(0, 7), lose=FLAGS)
+    def locks(self, pick, lose):
+        job = self.a_run(pick)
+        if lose:
+            self.pair.drop(KEYS.key(f"{job.id}:lock"))
+        self.pair.ask(runs.extend_lock(KEYS, job.id, job.token, LOCK_MS))
+        self.pair.ask(runs.extend_locks(KEYS, [(run.id, run.token, run.ats) for run in self.taken], LOCK_MS))
+        self.pair.ask(runs.reclaim(KEYS, job.token, LOCK_MS))
+
+    @precondition(lambda self: self.taken)
+    @rule(pick=st.integers(0, 7), release=FLAGS, worst=st.integers(0, 2))
+    def recover(self, pick, release, worst):
+        job = self.a_run(pick)
+        if release:
+            self.pair.ask(runs.release_lock(KEYS, job.id, job.token))
+        self.pair.drop(KEYS.key("stalled-check"))
+        for _ in range(2):  # the second one is held back
+            self.pair.ask(
+                runs.recover_stalled(
+                    KEYS, max_stalled=worst, interval_ms=600_000, cursor=0, retention=FEW, ts_ms=self.now
+                )
+            )
+
+    # -- from outside -------------------------------------------------------------------------------------
+
+    @rule(job_id=IDS, children=FLAGS)
+    def remove(self, job_id, children):
+        self.pair.ask(calls.remove_job(KEYS, job_id, children=children, ts_ms=self.now))
+
+    @rule(job_id=IDS, state=st.sampled_from(["completed", "failed"]))
+    def reprocess(self, job_id, state):
+        self.pair.ask(calls.reprocess_job(KEYS, job_id, state, result_field="result"))
+
+    @rule(job_id=IDS)
+    def promote(self, job_id):
+        self.pair.ask(calls.promote_job(KEYS, job_id))
+
+    @rule(paused=FLAGS, event=FLAGS)
+    def pause(self, paused, event):
+        self.pair.ask(calls.pause(KEYS) if paused else calls.resume(KEYS, event=event))
+
+    @rule(job_id=IDS, delay=st.sampled_from([0, 5000]), priority=st.sampled_from([0, 2]), lifo=FLAGS)
+    def change(self, job_id, delay, priority, lifo):
+        self.pair.ask(control.change_delay(KEYS, job_id, delay, ts_ms=self.now))
+        self.pair.ask(control.change_priority(KEYS, job_id, priority, lifo=lifo))
+        self.pair.ask(control.update_data(KEYS, job_id, b"other", "args"))
+
+    @rule(limits=st.sampled_from([
+        {"concurrency": 2}, {"concurrency": None}, {"x:maxlen": 3}, {"x:maxlen": None},
+        {"max": 2, "duration": 500_000}, {"max": None, "duration": None},
+    ]))  # fmt: skip
+    def limit(self, limits):
+        self.pair.ask(control.set_limits(KEYS, limits))
+
+    @rule(job_id=IDS, nonce=st.sampled_from(["c1", "c2"]))
+    def cancel(self, job_id, nonce):
+        self.pair.ask(control.cancel_job(KEYS, job_id, nonce, ts_ms=self.now))
+
+    @rule(state=st.sampled_from(["failed", "completed", "delayed"]), count=st.integers(1, 3))
+    def move_many(self, state, count):
+        self.pair.ask(control.move_jobs_to_wait(KEYS, state, count))
+
+    @rule(state=st.sampled_from(["completed", "failed", "delayed", "prioritized", "wait"]), limit=st.integers(0, 2),
+          age=st.sampled_from([0, 10_000]))  # fmt: skip
+    def clean(self, state, limit, age):
+        self.pair.ask(control.clean(KEYS, state, age, limit=limit, ts_ms=self.now))
+
+    @rule(delayed=FLAGS)
+    def drain(self, delayed):
+        self.pair.ask(control.drain(KEYS, delayed=delayed, ts_ms=self.now))
+
+    @rule(force=FLAGS, count=st.sampled_from([1, 3, 500]))
+    def obliterate(self, force, count):
+        self.pair.ask(control.obliterate(KEYS, force=force, count=count, ts_ms=self.now))
+
+    # -- looking ------------------------------------------------------------------------------------------
+
+    @rule(job_id=IDS, oldest_first=FLAGS, start=st.integers(0, 2))
+    def look(self, job_id, oldest_first, start):
+        self.pair.ask(calls.is_finished(KEYS, job_id))
+        self.pair.ask(calls.get_state(KEYS, job_id))
+        self.pair.ask(calls.get_counts(KEYS, ("waiting", "delayed", "prioritized", "active", "completed", "failed")))
+        self.pair.ask(control.get_cancelled(KEYS, [job_id, "a", "b"]))
+        for state in ("waiting", "completed"):
+            self.pair.ask(calls.get_jobs(KEYS, state, start, start + 1, oldest_first=oldest_first))
+
+    @invariant()
+    def the_rules_hold(self) -> None:
+        found = [
+            wrong
+            for wrong in violations(read(self.client, KEYS.prefix))
+            if (wrong.rule, wrong.kind) not in {("I3", "locked"), ("I11", "times")}
+        ]
+        assert found == []
+
+
+def test_every_script_has_a_model():
+    """No script is left out, and none is there that does not exist."""
+    assert {*BY_ARGUMENTS, *BY_KEYS} == {script.name for script in all_scripts()}
+
+
+def test_the_model_answers_as_the_scripts_do(valkey_client):
+    long = os.environ.get("EMQ_TEST_LONG") == "1"
+    Queues.client = valkey_client
+    run_state_machine_as_test(
+        Queues,
+        settings=settings(
+            max_examples=20_000 if long else 200,
+            stateful_step_count=30,
+            derandomize=not long,
+            deadline=None,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+    valkey_client.flushall()
