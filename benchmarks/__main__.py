@@ -34,31 +34,31 @@ class Turn:
     measure: Callable[[Server], dict[str, float]]
 
 
-class Names(click.ParamType[tuple[str, ...]]):
-    """A list of known names, separated by commas."""
+def _names(known: Sequence[str]) -> Callable[[click.Context, click.Parameter, str], tuple[str, ...]]:
+    """Check and split a list of known names, separated by commas."""
 
-    name = "NAME,…"
-
-    def __init__(self, known: Sequence[str]) -> None:
-        self.known = known
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
-        """Check and split."""
-        names = tuple(part.strip().replace("-", "_") for part in str(value).split(","))
+    def split(context: click.Context, parameter: click.Parameter, value: str) -> tuple[str, ...]:
+        names = tuple(part.strip().replace("-", "_") for part in value.split(","))
         for name in names:
-            if name not in self.known:
-                self.fail(f"{name!r} is none of {', '.join(self.known)}", param, ctx)
+            if name not in known:
+                raise click.BadParameter(f"{name!r} is none of {', '.join(known)}")
         return names
+
+    return split
 
 
 @click.command(context_settings={"show_default": True})
-@click.option("--peers", type=Names(NAMES), default=",".join(NAMES), help="Whom to measure.")
-@click.option("--what", type=Names(WHAT), default=",".join(WHAT), help="What to measure.")
+@click.option("--peers", callback=_names(NAMES), default=",".join(NAMES), help="Whom to measure.")
+@click.option("--what", callback=_names(WHAT), default=",".join(WHAT), help="What to measure.")
 @click.option("--rounds", type=click.IntRange(1), help="Times that each is measured.  [default: 5, quick: 2]")
-@click.option("--jobs", type=click.IntRange(500), help="Of one throughput.  [default: 40000, quick: 6000]")
+@click.option(
+    "--jobs", type=click.IntRange(500), help="Of one throughput, at the most.  [default: 40000, quick: 6000]"
+)
 @click.option("--server", "kind", type=click.Choice(KINDS), default="valkey", help="Which server.")
-@click.option("--out", type=click.Path(path_type=Path), default="benchmark-results", help="Where the report goes.")
-@click.option("--work", type=click.Path(path_type=Path), help="Where environments are kept.  [default: cache]")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="Where the report goes.  [default: results in --work]"
+)
+@click.option("--work", type=click.Path(path_type=Path), default=default_work, help="Where environments are kept.")
 @click.option("--quick", is_flag=True, help="Short measurements: to see that it works, not to quote.")
 def main(
     peers: tuple[str, ...],
@@ -66,15 +66,15 @@ def main(
     rounds: int | None,
     jobs: int | None,
     kind: str,
-    out: Path,
-    work: Path | None,
+    out: Path | None,
+    work: Path,
     quick: bool,
 ) -> None:
     """Measure tasks_emq and its peers on private servers, in turns, and write JSON, Markdown and a plot."""
     scale = QUICK if quick else FULL
     scale = replace(scale, jobs=jobs) if jobs else scale
     rounds = rounds or (2 if quick else 5)
-    home = (work or default_work()).resolve()
+    home = work.resolve()
     started = time.monotonic()
     results = Results(_about(kind, rounds))
     ready = _prepare_all(peers, home, results)
@@ -84,12 +84,10 @@ def main(
         else:
             turns = _turns(name, ready, what, home, scale)
             _in_turns(results, name, turns, kind, 1 if name in ONCE else rounds)
-    results.about |= {
-        "load_after": os.getloadavg(),
-        "minutes": round((time.monotonic() - started) / 60, 1),
-    }
-    for path in write(results, out):
-        click.echo(path)
+        minutes = round((time.monotonic() - started) / 60, 1)
+        results.about |= {"load_after": os.getloadavg(), "minutes": minutes}
+        written = write(results, out or home / "results")  # each time: a long run may be cut off
+    click.echo("\n".join(map(str, written)))
 
 
 def _prepare_all(names: Sequence[str], home: Path, results: Results) -> list[Peer]:
@@ -136,8 +134,9 @@ def _in_turns(results: Results, what: str, turns: Sequence[Turn], kind: str, rou
             try:
                 with Server(kind) as server:
                     figures = turn.measure(server)
-            except (Failed, RuntimeError) as error:
-                _problem(results, turn.name, what, f"round {number + 1}: {error}")
+            except Exception as error:  # whatever it is, it must not cost the others their figures
+                name = "" if isinstance(error, Failed | RuntimeError) else f"{type(error).__name__}: "
+                _problem(results, turn.name, what, f"round {number + 1}: {name}{error}")
                 if not number:
                     hopeless.add(turn.name)
                 continue
@@ -159,7 +158,7 @@ def _depth(results: Results, home: Path, kind: str, scale: Scale) -> None:
 
 def _problem(results: Results, name: str, what: str, why: str) -> None:
     results.problems.setdefault(name, {})[what] = why
-    click.echo(f"{name}, {what}: {why}")
+    click.echo(why)
 
 
 def _about(kind: str, rounds: int) -> dict[str, object]:

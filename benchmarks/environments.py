@@ -24,7 +24,9 @@ class Peer:
 
     Args:
         name: of its module in `benchmarks.peers`. settings: in words. bulk: whether it has a bulk call.
-        no_io: why it cannot run 100 I/O jobs at once, or empty. command: to which a driver's command is appended.
+        no_io: why it cannot run 100 I/O jobs at once, or empty.
+        most_jobs: of a throughput, so that a slow peer gets them done; None for no bound.
+        command: to which a driver's command is appended.
         environment: variables on top of ours. versions: what is installed, by package.
     """
 
@@ -32,6 +34,7 @@ class Peer:
     settings: str
     bulk: bool
     no_io: str
+    most_jobs: int | None
     command: tuple[str, ...]
     environment: dict[str, str]
     versions: dict[str, str]
@@ -64,8 +67,10 @@ def prepare(name: str, work: Path) -> Peer:
         python = home / "venv" / "bin" / "python"
         command = [str(python), "-m", "benchmarks.drive", name]
         environment, versions = {"PYTHONPATH": str(ROOT)}, _python_versions(python)
-    no_io = getattr(module, "NO_IO", "")
-    return Peer(name, module.SETTINGS, module.BULK, no_io, tuple(command), environment, versions)
+    return Peer(
+        name, module.SETTINGS, module.BULK, getattr(module, "NO_IO", ""), getattr(module, "MOST_JOBS", None),
+        tuple(command), environment, versions,
+    )  # fmt: skip
 
 
 def _program(name: str) -> str:

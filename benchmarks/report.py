@@ -54,6 +54,18 @@ COST: Final = (
 )
 FIGURES: Final = (*SPEED, *WAITING, *COST)
 
+_HOW: Final = (
+    "* Each measurement has a fresh server and fresh processes; each peer has an environment of its own.",
+    "* One by one: one producer, each call waited for. In bulk: batches of 250 through the peer's bulk call.",
+    "* No-ops and I/O: the jobs wait before the consumers start. The clock runs from the moment when every",
+    "  consumer process has run a job, until all jobs have run or the time is over.",
+    "* Pick-up: one idle consumer, a job every 20 ms; from the call of enqueue to the first line of the job.",
+    "* Round trips: the server's writes to its clients. Commands: what MONITOR shows.",
+    "* Consumer memory: proportional set size after the no-ops.",
+    "* Bytes of a job: growth of the server's `used_memory` less clients and scripts; events and indexes count.",
+    "  A finished job is small where a peer keeps no result: see the settings.",
+)
+
 
 @dataclass(slots=True)
 class Results:
@@ -131,6 +143,7 @@ def _page(results: Results) -> Iterator[str]:
     yield from _about(about)
     yield ""
     yield "![Medians of four figures](benchmarks.svg)"
+    yield from ("", "## How", "", *_HOW)
     for title, figures in (("Speed", SPEED), ("Waiting and idling", WAITING), ("What a job costs", COST)):
         yield from ("", f"## {title}", "")
         yield from _table(results, figures)

@@ -58,18 +58,6 @@ local function write_record(key, record)
   redis.call('HDEL', key, unpack(absent))
 end
 
--- The name of the key in which an iteration stands that has not ended.
-local function place_of(q, id)
-  if redis.call('EXISTS', q.prefix .. id) == 0 then return nil end
-  for _, name in ipairs({ 'delayed', 'prioritized' }) do
-    if read('ZSCORE', q[name], id) then return name end
-  end
-  for _, name in ipairs({ 'wait', 'active', 'paused' }) do
-    if read('LPOS', q[name], id) then return name end
-  end
-  return nil
-end
-
 local q = {
   delayed = KEYS[2], wait = KEYS[3], paused = KEYS[4], meta = KEYS[5], prioritized = KEYS[6], marker = KEYS[7],
   id = KEYS[8], events = KEYS[9], pc = KEYS[10], active = KEYS[11], prefix = ARGV[7],

@@ -14,7 +14,7 @@ ARGV[5]  cursor  into the children; 0 at first, then the cursor of the last repl
 
 Returns  {code, cursor, full keys of jobs left to cancel}; cursor 0: all children were seen. The code is 1 moved to
          failed, 2 it runs and is marked, 0 it had ended, -1 no such job, -8 the pending iteration of a schedule
-Cost     O(500 jobs below it); O(wait) for each one that waits: a LPOS and a LREM over the list (T7's exception), after
+Cost     O(100 jobs below it); O(wait) for each one that waits: a LPOS and a LREM over the list (T7's exception), after
          500,000 entries of which the rest is left to the next call
 Repeat   safe: with the same nonce it answers the same
 ]]
@@ -32,18 +32,18 @@ if not deeper then return { code, 0, {} } end
 
 -- Down the tree. In pcall: the job is cancelled, whatever its children's keys hold; what is left is asked for by
 -- itself, and then answers with its own error.
-local page = redis.call('SSCAN', dependencies, cursor, 'COUNT', 200)
+local page = redis.call('SSCAN', dependencies, cursor, 'COUNT', 100)
 local open, left, seen = page[2], {}, 0
 while #open > 0 do
   local child = parent_of(table.remove(open))
-  if child and (seen >= 500 or spent >= 500000) then
+  if child and (seen >= 100 or spent >= 500000) then
     left[#left + 1] = child.key
   elseif child then
     seen = seen + 1
-    local done, _, below, cost = pcall(cancel_job, child, nonce, now)
-    local count = done and below and redis.pcall('SCARD', child.dependencies) or 0
+    local done, _, more, cost = pcall(cancel_job, child, nonce, now)
+    local count = done and more and redis.pcall('SCARD', child.dependencies) or 0
     if done then spent = spent + cost end
-    if not done or type(count) ~= 'number' or seen + count > 500 then
+    if not done or type(count) ~= 'number' or seen + count > 100 then
       left[#left + 1] = child.key
     elseif count > 0 then
       for _, key in ipairs(redis.call('SMEMBERS', child.dependencies)) do open[#open + 1] = key end

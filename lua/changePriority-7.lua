@@ -20,6 +20,7 @@ Repeat   safe
 ]]
 --- @include "marker"
 --- @include "meta"
+--- @include "place"
 --- @include "ready"
 
 local q = {
@@ -31,9 +32,12 @@ if not priority or priority > 2097151 then refuse('ERR EMQ priority: 0 to 209715
 local meta = read_meta(q)
 check_ready(q)
 if (read_job('HLEN', job) or 0) == 0 then return -1 end
-local source = read('ZSCORE', q.prioritized, id) and q.prioritized
+local source, side = read('ZSCORE', q.prioritized, id) and q.prioritized, nil
 for _, list in ipairs({ q.wait, q.paused }) do
-  if not source and read('LPOS', list, id, 'RANK', -1) then source = list end
+  if not source then
+    side = find_in_list(list, id)
+    source = side and list
+  end
 end
 
 redis.call('HSET', job, 'priority', priority)
@@ -43,9 +47,10 @@ if priority > 0 and lifo then
 else
   push_ready(q, id, priority, lifo and 'RPUSH' or 'LPUSH')
 end
-if source ~= q.prioritized then
-  -- From the left: what was pushed to the right just now stays.
-  redis.call('LREM', source, 1, id)
+if side then
+  -- Not from the side where it was pushed just now.
+  if source == q.wait and lifo then side = 1 end
+  redis.call('LREM', source, side, id)
 elseif priority == 0 then
   redis.call('ZREM', q.prioritized, id)
 end

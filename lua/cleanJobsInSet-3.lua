@@ -15,7 +15,7 @@ ARGV[5]  ts      ms, or empty for the server's clock
 ARGV[6]  skip    how many ids were left in place; 0 at first, then that of the last reply
 
 Returns  {ids deleted, whether to call again, skip}
-Cost     O(500 ids); in a list O(skip) more for each deleted one, after 500,000 entries the rest is left to the next call
+Cost     O(250 ids); in a list O(skip) more for each deleted one, after 500,000 entries the rest is left to the next call
 Repeat   safe: takes the next ones
 ]]
 --- @include "clock"
@@ -34,7 +34,7 @@ if not fields or key ~= prefix .. state then refuse('ERR EMQ clean: a state that
 if not age or not limit or not skip then refuse('ERR EMQ age: ms; limit and skip: numbers') end
 local bound = read_clock(ARGV[5]) - age
 local is_list, has_ended = state == 'wait' or state == 'paused', #fields == 0
-local most = 500
+local most = 250
 read('ZCARD', KEYS[3])
 
 local function is_old(id)

@@ -15,7 +15,7 @@ ARGV[4]  at       which key to go on with; 1 at first, then that of the last rep
 ARGV[5]  skip     how many ids of that key were left in place; 0 at first, then that of the last reply
 
 Returns  {jobs deleted, at, skip}; at 0: done
-Cost     O(500 ids)
+Cost     O(250 ids)
 Repeat   safe: takes the next ones
 ]]
 --- @include "clock"
@@ -33,7 +33,7 @@ read('ZCARD', KEYS[3])
 read('ZCARD', KEYS[4])
 read('ZCARD', KEYS[5])
 
-local deleted, left = 0, 500
+local deleted, left = 0, 250
 while at <= #keys and left > 0 do
   local key, is_list = keys[at], at <= 2
   local ids = is_list and redis.call('LRANGE', key, -(skip + left), -(skip + 1))

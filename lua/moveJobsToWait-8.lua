@@ -11,7 +11,7 @@ KEYS[6]  meta    HASH
 KEYS[7]  active  LIST
 KEYS[8]  marker  ZSET
 
-ARGV[1]  count  how many at the most, 1 to 500
+ARGV[1]  count  how many at the most, 1 to 250
 ARGV[2]  state  failed, completed or delayed
 
 Returns  {ids taken, ids left}; call again until none is left
@@ -28,7 +28,7 @@ local q = {
   prefix = KEYS[1], events = KEYS[2], wait = KEYS[4], meta = KEYS[6], active = KEYS[7], marker = KEYS[8],
   prioritized = KEYS[1] .. 'prioritized', pc = KEYS[1] .. 'pc',
 }
-if not count or count < 1 or count > 500 then refuse('ERR EMQ count: 1 to 500') end
+if not count or count < 1 or count > 250 then refuse('ERR EMQ count: 1 to 250') end
 if state ~= 'failed' and state ~= 'completed' and state ~= 'delayed' or source ~= q.prefix .. state then
   refuse('ERR EMQ state: failed, completed or delayed, and its key')
 end

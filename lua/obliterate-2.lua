@@ -5,7 +5,7 @@ until they run out.
 KEYS[1]  meta    HASH
 KEYS[2]  prefix  of the queue's keys
 
-ARGV[1]  count  how many jobs at the most in this call, 1 to 500
+ARGV[1]  count  how many jobs at the most in this call, 1 to 250
 ARGV[2]  force  1: running jobs too
 ARGV[3]  ts     ms, or empty for the server's clock
 
@@ -18,7 +18,7 @@ Repeat   safe: takes the next ones
 --- @include "remove"
 
 local prefix, count, force = KEYS[2], whole(ARGV[1]), ARGV[2] == '1'
-if not count or count < 1 or count > 500 then refuse('ERR EMQ count: 1 to 500') end
+if not count or count < 1 or count > 250 then refuse('ERR EMQ count: 1 to 250') end
 local now = read_clock(ARGV[3])
 local meta = read_meta({ meta = KEYS[1], prefix = prefix })
 local lists = { active = true, wait = true, paused = true }

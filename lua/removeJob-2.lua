@@ -10,7 +10,7 @@ ARGV[3]  prefix    of the queue's keys
 ARGV[4]  ts        ms, or empty for the server's clock
 
 Returns  1 removed or was not there, 0 it or a job to be removed with it is locked, -8 it is the pending iteration of a
-         schedule. More than 1000 jobs are an error
+         schedule. An error when they are too many for one call (T7)
 Cost     O(jobs); O(wait) more for each one that waits: a LPOS and a LREM over the list (T7's exception)
 Repeat   safe: answers 1
 ]]

@@ -4,7 +4,7 @@
 KEYS[1]   repeat       ZSET
 KEYS[2]   delayed      ZSET
 KEYS[3]   wait         LIST
-KEYS[4]   paused       LIST    unused; part of the protocol's signature
+KEYS[4]   paused       LIST
 KEYS[5]   meta         HASH
 KEYS[6]   prioritized  ZSET
 KEYS[7]   marker       ZSET
@@ -21,15 +21,15 @@ ARGV[4]  prefix    of the queue's keys
 ARGV[5]  producer  id of the iteration that was taken
 
 Returns  the next iteration's id; empty: the schedule was removed, has produced it already, or has reached its end
-Cost     O(log delayed)
+Cost     O(log delayed); O(wait) where the next iteration exists already
 Repeat   safe: the current iteration is then another one, and nothing is produced
 ]]
 --- @include "clock"
 --- @include "iteration"
 
 local q = {
-  delayed = KEYS[2], wait = KEYS[3], meta = KEYS[5], prioritized = KEYS[6], marker = KEYS[7], id = KEYS[8],
-  events = KEYS[9], pc = KEYS[10], active = KEYS[12], prefix = ARGV[4],
+  delayed = KEYS[2], wait = KEYS[3], paused = KEYS[4], meta = KEYS[5], prioritized = KEYS[6], marker = KEYS[7],
+  id = KEYS[8], events = KEYS[9], pc = KEYS[10], active = KEYS[12], prefix = ARGV[4],
 }
 local schedules, sid = KEYS[1], ARGV[2]
 local now = read_clock(ARGV[3])
@@ -48,9 +48,12 @@ read('ZCARD', q.delayed)
 
 local id = iteration_id(sid, slot)
 local h = read_job('HMGET', q.prefix .. id, 'rjk', 'finishedOn')
-if redis.call('EXISTS', q.prefix .. id) == 1 then
+local ours = h and h[1] == sid and not h[2]
+local place = place_of(q, id)
+-- One that stands nowhere is left of a call that broke off, and is put in its place.
+if redis.call('EXISTS', q.prefix .. id) == 1 and (place or not ours) then
   -- One that has not ended goes on for the schedule: else this were the last slot.
-  if h and h[1] == sid and not h[2] then redis.call('ZADD', schedules, slot, sid) end
+  if ours then redis.call('ZADD', schedules, slot, sid) end
   emit_trimming(q, meta, 'duplicated', 'jobId', id)
   return ''
 end

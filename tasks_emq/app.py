@@ -227,6 +227,14 @@ class App:
             raise ConfigError(f"{self!r} is connected already; choose its server before its first call")
         self._server = server
 
+    def replace_server(self, server: Server | None) -> Server | None:
+        """Use another server from now on, for tests; nothing may be under way. Answers the one before."""
+        self.close()
+        before, self._server, self._client = self._server, server, None
+        self._aclients.clear()
+        self._listeners.clear()
+        return before
+
     @property
     def client(self) -> Client:
         """The blocking client, made on first use; usable from any thread and after a fork."""

@@ -59,7 +59,7 @@ def _limit(limit: int | None) -> int | None:
 class QueueControl(_Control):
     """What a `Queue` does to itself and to many jobs, blocking.
 
-    Every operation on many jobs is made of calls of at most 500 jobs each; `progress` is called after each of them
+    Every operation on many jobs is made of calls of at most 250 jobs each; `progress` is called after each of them
     with the number of jobs so far. One that was broken off is started again with the same call.
     """
 

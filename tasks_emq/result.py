@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from time import monotonic, sleep
-from typing import Final
+from typing import Any, Final
 
 from tasks_emq.core import calls, replies
 from tasks_emq.core.calls import Command
@@ -141,18 +141,9 @@ class Listener:
                     raise answer
                 elif answer is not None:
                     self._settle(wire, answer)
-            last = ended if gone.keys() <= ended.keys() else {**self._look_back(), **ended}
+            late: dict[str, Event] = {} if gone.keys() <= ended.keys() else self._client.run(last_ends(self._keys))
             for wire, not_found in gone.items():
-                self._settle(wire, (_told(last[wire]) if wire in last else None) or not_found)
-
-    def _look_back(self) -> dict[str, Event]:
-        """The last event of each job that ended of late: a job that was not kept leaves nothing else.
-
-        It may have ended while nobody read the events, or a moment before this check.
-        """
-        newest = ("XREVRANGE", self._keys.key("events"), "+", "-", "COUNT", _READ)
-        found = self._client.run(Command(newest, lambda entries: replies.events([[b"", entries]])))
-        return {_job_of(event): event for event in reversed(found) if event.name in _ENDS}
+                self._settle(wire, told(ended.get(wire) or late.get(wire)) or not_found)
 
     def _settle(self, wire: str, outcome: Ending | JobNotFound) -> None:
         with self._lock:
@@ -166,12 +157,27 @@ class Listener:
                     future.set_exception(outcome)
 
 
+def last_ends(keys: QueueKeys) -> Command[dict[str, Event]]:
+    """The last event of each job that ended of late, by its wire id: a job that is not kept leaves nothing else.
+
+    It may have ended while nobody read the events, or a moment before a check.
+    """
+
+    def ends(entries: Any) -> dict[str, Event]:
+        newest_first = replies.events([[b"", entries]])
+        return {_job_of(event): event for event in reversed(newest_first) if event.name in _ENDS}
+
+    return Command(("XREVRANGE", keys.key("events"), "+", "-", "COUNT", _READ), ends)
+
+
 def _job_of(event: Event) -> str:
     return event.fields.get(b"jobId", b"").decode("utf-8", "replace")
 
 
-def _told(event: Event) -> Ending | None:
+def told(event: Event | None) -> Ending | None:
     """What the event itself says of a job that was not kept. Source: protocol §16 X1"""
+    if event is None:
+        return None
     if event.name == "failed":
         return Ending(False, {b"failedReason": event.fields.get(b"failedReason", b"")})
     if event.name == "completed":

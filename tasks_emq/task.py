@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Se
 from datetime import datetime, timedelta
 from functools import update_wrapper
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from tasks_emq.core import calls
 from tasks_emq.core.annotations import Binder
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from tasks_emq.app import App
 
 P = ParamSpec("P")
+#: The parameters but the first, which a step of a workflow gets from the one before.
+Q = ParamSpec("Q")
 R = TypeVar("R")
 
 #: A bulk add sends so many scripts in one round trip, and so many bytes in one script at the most.
@@ -131,7 +133,7 @@ class Task(Generic[P, R]):
         """
         job = self.new_job(args, kwargs)
         try:
-            return self._job(self.app.client.run(self._call(job)))
+            return self.job_of(self.app.client.run(self._call(job)))
         except OutcomeUnknown as error:
             raise self._named(error, job) from error.__cause__
 
@@ -139,7 +141,7 @@ class Task(Generic[P, R]):
         """`delay`, awaited."""
         job = self.new_job(args, kwargs)
         try:
-            return self._job(await self.app.aclient.run(self._call(job)))
+            return self.job_of(await self.app.aclient.run(self._call(job)))
         except OutcomeUnknown as error:
             raise self._named(error, job) from error.__cause__
 
@@ -207,7 +209,11 @@ class Task(Generic[P, R]):
             options["job_id"] = task_id
         return self.options(**options)
 
-    def s(self, *args: P.args, **kwargs: P.kwargs) -> Signature[R]:
+    @overload
+    def s(self, *args: P.args, **kwargs: P.kwargs) -> Signature[R]: ...
+    @overload
+    def s(self: Task[Concatenate[Any, Q], R], *args: Q.args, **kwargs: Q.kwargs) -> Signature[R]: ...
+    def s(self, *args: Any, **kwargs: Any) -> Signature[R]:
         """The task with arguments, as a step of a workflow.
 
         In a chain, a step that follows another one gets that one's value before these arguments.
@@ -242,7 +248,12 @@ class Task(Generic[P, R]):
     def _call(self, job: NewJob) -> Call[Added]:
         return calls.add_job(self.app.keys(self.job_options.queue), job)
 
-    def _job(self, added: Added) -> Job[R]:
+    def job_of(self, added: Added) -> Job[R]:
+        """The handle for what an add answered.
+
+        Raises:
+            JobExists: the job was there before, and `on_existing="raise"`.
+        """
         if not (added.created or added.deduplicated) and self.job_options.on_existing == "raise":
             raise JobExists(f"job {user_id(added.id)!r} exists already", job_id=user_id(added.id))
         return Job(
@@ -287,7 +298,7 @@ class Task(Generic[P, R]):
                 if isinstance(answer, OutcomeUnknown):
                     unknown += [user_id(job.id) for job in batch]
             else:
-                jobs += [self._job(added) for added in answer]
+                jobs += [self.job_of(added) for added in answer]
         if isinstance(failed, BrokerError):
             failed.jobs, failed.unknown = jobs, unknown
         if failed:

@@ -3,6 +3,8 @@
     PACKAGES            what is installed, pinned
     SETTINGS            what was set, in words, for the report
     BULK                whether it has a bulk call; else `many` is the fastest loop over single calls
+    MOST_JOBS           optional: jobs of a throughput at the most, where it would not get more done in time
+    NO_IO               optional: why it cannot run 100 I/O jobs at once
     producer(url)       awaited, gives a `benchmarks.drive.Producer`
     consume(url, n)     runs a consumer until the process is ended; n jobs at once, 0: what suits its no-ops best
 

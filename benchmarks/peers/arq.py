@@ -12,6 +12,7 @@ from benchmarks.drive import run
 PACKAGES = ("arq==0.28.0", "redis==5.3.1", "hiredis==3.5.0", "uvloop==0.23.0")
 SETTINGS = "100 jobs at once, polled every 10 ms (default 500), results not kept, uvloop; bulk: 50 adds at once"
 BULK = False
+MOST_JOBS = 10_000
 
 _AT_ONCE = 50
 

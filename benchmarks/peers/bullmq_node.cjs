@@ -9,7 +9,7 @@ const WARM_UP = 50;
 const TEXT = 'x'.repeat(64);
 const IO_MS = 10;
 const url = new URL(process.env.BENCH_URL);
-const connection = { host: url.hostname, port: Number(url.port), maxRetriesPerRequest: null, enableAutoPipelining: true };
+const connection = { host: url.hostname, port: Number(url.port), maxRetriesPerRequest: null };
 const seconds = () => Number(process.hrtime.bigint()) / 1e9;
 
 async function one(queue, task, limit) {

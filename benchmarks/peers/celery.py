@@ -11,6 +11,7 @@ from benchmarks import work
 PACKAGES = ("celery[redis]==5.7.0", "redis==8.1.0", "hiredis==3.5.0")
 SETTINGS = "solo pool for no-ops, 100 threads for I/O; prefetch 100, no results, no gossip, mingle or heartbeat"
 BULK = False
+MOST_JOBS = 10_000
 
 
 def _app(url: str) -> tuple[Any, dict[str, Any]]:

@@ -10,8 +10,12 @@ from benchmarks import work
 from benchmarks.drive import run
 
 PACKAGES = ("pydocket==0.27.0", "redis==8.1.0", "hiredis==3.5.0", "uvloop==0.23.0")
-SETTINGS = "10 jobs at once for no-ops, 100 for I/O; executions not kept (ttl 0), checks every 10 ms, pool of 1000 connections, uvloop"
+SETTINGS = (
+    "10 jobs at once for no-ops, 100 for I/O; executions not kept (ttl 0), checks every 10 ms, "
+    "pool of 1000 connections, uvloop"
+)
 BULK = True
+MOST_JOBS = 10_000
 
 
 async def noop(text: str) -> None:

@@ -10,7 +10,7 @@ from benchmarks import work
 PACKAGES = ("rq==3.0.0", "redis==8.1.0", "hiredis==3.5.0")
 SETTINGS = "SimpleWorker (no fork per job), results dropped, job descriptions not logged; one job at a time"
 BULK = True
-#: Why it cannot run 100 I/O jobs at once.
+MOST_JOBS = 3000
 NO_IO = "one job at a time per process"
 
 _FUNCTIONS = {"noop": work.noop, "io": work.io, "stamp": work.stamp}

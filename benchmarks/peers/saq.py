@@ -18,6 +18,7 @@ PACKAGES = (
 )
 SETTINGS = "10 jobs at once for no-ops, 100 for I/O; jobs not kept, no time limit, uvloop; bulk: 50 adds at once"
 BULK = False
+MOST_JOBS = 10_000
 
 _AT_ONCE = 50
 

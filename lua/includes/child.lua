@@ -17,7 +17,7 @@ end
 -- Why a child may not hang under its parent, or nil: -5 there is none, or another one than came with the child; -2, -6
 -- the run that adds it has lost its job (T6).
 local function parent_refusal(add)
-  if redis.call('EXISTS', add.parent_key) == 0 then return -5 end
+  if read('HLEN', add.parent_key) == 0 then return -5 end
   read('SCARD', add.dependencies)
   if not add.within then return nil end
   local h = read_job('HMGET', add.parent_key, 'an', 'ats') or {}

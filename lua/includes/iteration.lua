@@ -32,6 +32,18 @@ local function free_slot(q, sid, slot, every)
   return nil
 end
 
+-- The name of the key in which an iteration stands that has not ended; an id without a job stands nowhere.
+local function place_of(q, id)
+  if redis.call('EXISTS', q.prefix .. id) == 0 then return nil end
+  for _, name in ipairs({ 'delayed', 'prioritized' }) do
+    if read('ZSCORE', q[name], id) then return name end
+  end
+  for _, name in ipairs({ 'wait', 'active', 'paused' }) do
+    if read('LPOS', q[name], id) then return name end
+  end
+  return nil
+end
+
 -- A schedule's record; what is no number where one belongs is not set.
 local function read_record(key)
   local v = read('HMGET', key, 'name', 'pattern', 'tz', 'opts', 'data', 'args', 'every', 'startDate', 'endDate',

@@ -15,6 +15,7 @@ from tasks_emq.cli.options import as_json, check, prefix, server_url
 from tasks_emq.cli.printing import echo_json, printable, shortened, span, table
 from tasks_emq.cli.show import job_facts, print_job
 from tasks_emq.core.calls import Command
+from tasks_emq.core.control_flows import CLEANED
 from tasks_emq.core.job import JobData
 from tasks_emq.core.keys import check_queue_name, lookup_ids
 from tasks_emq.core.states import STATE_KEYS, State
@@ -179,6 +180,71 @@ def retry(app: App, job_id: str, queue: str, as_json: bool) -> None:
         echo_json({"id": job_id, "queue": queue, "retried": True})
     else:
         click.echo(f"job {printable(job_id)} of {queue} waits to run again")
+
+
+@main.command(short_help="Cancel a job and what it waits for.")
+@_with_app
+@_job_id
+@_queue()
+def cancel(app: App, job_id: str, queue: str, as_json: bool) -> None:
+    """Cancel a job, and the jobs of a workflow that it waits for. One that runs is told within a second.
+
+    Exit status 1 when the job has ended or does not exist.
+    """
+    if not app.job(job_id, queue=queue).cancel():
+        raise click.ClickException(f"job {printable(job_id)} of {queue} has ended or does not exist")
+    if as_json:
+        echo_json({"id": job_id, "queue": queue, "cancelled": True})
+    else:
+        click.echo(f"job {printable(job_id)} of {queue} is cancelled")
+
+
+@main.command(short_help="Let a delayed job run now.")
+@_with_app
+@_job_id
+@_queue()
+def promote(app: App, job_id: str, queue: str, as_json: bool) -> None:
+    """Let a delayed job run now."""
+    app.job(job_id, queue=queue).promote()
+    if as_json:
+        echo_json({"id": job_id, "queue": queue, "promoted": True})
+    else:
+        click.echo(f"job {printable(job_id)} of {queue} waits to run")
+
+
+@main.command(short_help="Delete the jobs that wait in a queue.")
+@_with_app
+@_queue()
+@click.option(
+    "--delayed", is_flag=True, envvar="EMQ_DELAYED", show_envvar=True, help="Delete the delayed jobs too."
+)
+def drain(app: App, queue: str, delayed: bool, as_json: bool) -> None:
+    """Delete the jobs that wait in a queue; what runs goes on, and schedules stay."""
+    _deleted(queue, Queue(queue, app=app).drain(delayed=delayed), as_json)
+
+
+@main.command(short_help="Delete old jobs of one state.")
+@_with_app
+@click.argument("state", type=click.Choice(list(CLEANED)), metavar="STATE")
+@_queue()
+@click.option(
+    "--older-than", type=click.FloatRange(0), default=0.0, show_default=True, envvar="EMQ_OLDER_THAN",
+    show_envvar=True, help="Seconds since the end of a job, or of one that waits since its last start or its add.",
+)  # fmt: skip
+@click.option(
+    "--limit", type=click.IntRange(1), envvar="EMQ_LIMIT", show_envvar=True,
+    help="Delete at most so many, the oldest first; all of them unless given.",
+)  # fmt: skip
+def clean(app: App, state: State, queue: str, older_than: float, limit: int | None, as_json: bool) -> None:
+    """Delete old jobs of one state: completed, failed, delayed, prioritized or waiting."""
+    _deleted(queue, Queue(queue, app=app).clean(state, older_than=older_than, limit=limit), as_json)
+
+
+def _deleted(queue: str, count: int, as_json: bool) -> None:
+    if as_json:
+        echo_json({"queue": queue, "deleted": count})
+    else:
+        click.echo(f"{count:,} jobs of {queue} are deleted")
 
 
 @main.command(short_help="Start no more jobs of a queue.")

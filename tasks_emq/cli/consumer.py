@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Sequence
 from types import ModuleType
+from typing import Any
 
 import click
 
@@ -71,6 +72,19 @@ def find_app(targets: Sequence[str]) -> App:
     return next(iter(found.values()), None) or default_app()
 
 
+def _rate(text: str) -> tuple[int, float]:
+    """Read `N/SECONDS`.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    starts, _, seconds = text.partition("/")
+    try:
+        return int(starts), float(seconds)
+    except ValueError:
+        raise ConfigError(f"rate limit {text!r}: starts and seconds, e.g. 10/1") from None
+
+
 def _import(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
@@ -114,6 +128,8 @@ def _only(module: ModuleType) -> list[App]:
               help="Seconds between two looks for jobs of consumers that died.")  # fmt: skip
 @click.option("--max-stalled", type=click.IntRange(0), default=2,
               help="How often a job may lose its consumer before it is failed.")  # fmt: skip
+@click.option("--rate-limit", metavar="N/SECONDS",
+              help="Starts of this consumer in any SECONDS, e.g. 10/1. [default: no limit]")  # fmt: skip
 @click.option("--name", help="Name of this worker, shown with its jobs. [default: host and process id]")
 @click.option("--log-level", default="info",
               type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False))  # fmt: skip
@@ -130,6 +146,7 @@ def main(
     lock: float,
     stalled_interval: float,
     max_stalled: int,
+    rate_limit: str | None,
     name: str | None,
     log_level: str,
     log_format: str,
@@ -150,7 +167,9 @@ def main(
         app = find_app(targets)
         if url:
             app.use(Server.of(url))
-        options = {"name": name} if name else {}
+        options: dict[str, Any] = {"name": name} if name else {}
+        if rate_limit:
+            options["rate_limit"] = _rate(rate_limit)
         consumer = Consumer(
             app, queues or None, concurrency=concurrency, threads=threads, grace=grace, burst=burst, lock=lock,
             stalled_interval=stalled_interval, max_stalled=max_stalled, **options,

@@ -54,7 +54,7 @@ def plan(
         if isinstance(item.outcome, Ended) and not item.outcome.follow:
             ends.append(item)
         else:
-            made.append(_single(keys, item.outcome, retention))
+            made.append(_single(keys, item.outcome, retention, metrics))
             carried.append([item])
     outcomes = [item.outcome for item in ends if isinstance(item.outcome, Ended)]
     if len(outcomes) == 1:
@@ -69,9 +69,9 @@ def plan(
     return Commit(made, carried, take)
 
 
-def _single(keys: QueueKeys, outcome: Outcome, retention: Retention) -> Call[Any]:
+def _single(keys: QueueKeys, outcome: Outcome, retention: Retention, metrics: int | None) -> Call[Any]:
     if isinstance(outcome, Ended):
-        return runs.move_to_finished(keys, outcome, None, retention)
+        return runs.move_to_finished(keys, outcome, None, retention, metrics=metrics)
     if isinstance(outcome, AwaitChildren):
         return runs.move_to_waiting_children(keys, outcome.id, outcome.token, outcome.ats)
     if isinstance(outcome, HandBack):
@@ -88,5 +88,4 @@ def written(answer: Any) -> Written:
         return Written(answer.codes, answer.fetched)
     if isinstance(answer, Fetched):
         return Written((), answer)
-    # A hand-back answers ms; what is above 0 is no code there. 1 of moveToWaitingChildren is one.
-    return Written((min(answer, 1),), None)
+    return Written((answer,), None)

@@ -4,20 +4,42 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
 
-from tasks_emq.consumer.outcome import Outcome, Running
+from tasks_emq.consumer.outcome import AwaitChildren, Outcome, Running
 from tasks_emq.core import replies
-from tasks_emq.core.calls import Command, parent_field
-from tasks_emq.core.flow import POLICIES
-from tasks_emq.core.keys import QueueKeys
+from tasks_emq.core.calls import Call, Command, parent_field
+from tasks_emq.core.flow import RELAY, detach_child, flag_and_key, leaves
+from tasks_emq.core.keys import QueueKeys, keys_of_job
 from tasks_emq.core.runs import Ended
-from tasks_emq.errors import BrokerError, PayloadError
+from tasks_emq.errors import BrokerError, EmqError, JobFailed, PayloadError
 from tasks_emq.io.aio import AsyncClient
-from tasks_emq.workflow import RELAY, ChildFailure
+from tasks_emq.planning import RELAY_PAYLOAD
+from tasks_emq.workflow import ChildFailure
 
 if TYPE_CHECKING:
     from tasks_emq.consumer.run import Runner
+
+#: Stands for a child that is left out of the list that it belongs to.
+_LEFT_OUT: Final = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Children:
+    """The children of a job, by full key.
+
+    Args:
+        processed: packed values. ignored: reasons of failures that do not fail the parent. open: not ended.
+        fatal: failed, and failed their parent. dropped: not waited for any more, although they had not ended.
+    """
+
+    processed: Mapping[bytes, bytes]
+    ignored: Mapping[bytes, bytes]
+    open: frozenset[bytes]
+    fatal: tuple[bytes, ...]
+    dropped: set[str] = field(default_factory=set)
 
 
 def needs_inputs(run: Running) -> bool:
@@ -29,47 +51,118 @@ async def take_inputs(client: AsyncClient, keys: QueueKeys, runner: Runner, run:
     """Put the children's values into a run's arguments.
 
     Returns:
-        An outcome when the run must not start: its values cannot be used, or it is a relay, which ends with this.
+        An outcome when the run must not start: a child that it waits for is open or has failed it, its values cannot
+        be used, or it is a relay, which ends with this.
     """
-    job = keys.key(run.taken.id)
+    parent, shape = keys.key(run.taken.id), run.opts["flow"]
+    dropped: set[str] = set()
     while True:
-        try:
-            processed: dict[bytes, bytes] = await client.run(
-                Command(("HGETALL", f"{job}:processed"), replies.pairs)
-            )
-            ignored: dict[bytes, bytes] = await client.run(Command(("HGETALL", f"{job}:failed"), replies.pairs))
+        children = await read_children(client, parent)
+        if children.fatal:
+            return failed_by(run, children.fatal[0])
+        if not children.open:
             break
-        except BrokerError:
-            # The lock is kept meanwhile; when it is lost this run is cancelled.
-            await asyncio.sleep(random.uniform(0.05, 0.5))
-
-    def value(shape: Any) -> Any:
-        if isinstance(shape, list):
-            return [value(part) for part in shape]
-        child = str(shape).encode()
-        if child in processed:
-            return run.codec.unpack_value(processed[child])
-        reason = ignored.get(child, b"it was removed")
-        return ChildFailure(reason.decode("utf-8", "replace"))
-
+        unwanted = _unwanted(shape, children)
+        if not unwanted:
+            return AwaitChildren(run.taken.id, run.taken.token, run.taken.ats)
+        calls = [detach_child(keys_of_job(key), key, parent) for key in unwanted]
+        answers = await _patiently(lambda calls=calls: client.run_each(calls))
+        dropped |= {key for key, answer in zip(unwanted, answers, strict=True) if answer is True}
+    children.dropped.update(dropped)
     try:
-        first = value(run.opts["flow"])
+        first = _value(run, shape, children)
         if run.context.name == RELAY:
             return _relayed(run, first)
+    except JobFailed as error:
+        return run.failed(error, "child_failed")
     except PayloadError as error:
         return run.failed(error, "bad_payload")
     run.args[:1] = [first]
     return runner.bind(run, run.args, run.kwargs)
 
 
+async def read_children(client: AsyncClient, parent: str) -> Children:
+    """Read what became of a job's children, however long the server is away; its lock is kept meanwhile."""
+    commands: list[Command[Any]] = [
+        Command(("HGETALL", f"{parent}:processed"), replies.pairs),
+        Command(("HGETALL", f"{parent}:failed"), replies.pairs),
+        Command(("SMEMBERS", f"{parent}:dependencies"), frozenset),
+        Command(("ZRANGE", f"{parent}:unsuccessful", 0, 0), tuple),
+    ]
+    return Children(*await _patiently(lambda: client.run_each(commands)))
+
+
+async def _patiently(ask: Callable[[], Any]) -> list[Any]:
+    while True:
+        answers: list[Any] = await ask()
+        if not any(isinstance(answer, BrokerError) for answer in answers):
+            return answers
+        await asyncio.sleep(random.uniform(0.05, 0.5))
+
+
+def failed_by(run: Running, child: bytes) -> Ended:
+    """The end of a run that a child has failed."""
+    return run.failed(JobFailed(f"child {child.decode()} failed"), "child_failed")
+
+
+def _unwanted(shape: Any, children: Children) -> list[str]:
+    """Open children that the step goes on without: one of those whose failure lets it run at once has failed."""
+    at_once = [key for flag, key in leaves(shape) if flag == "cpof"]
+    if not any(key.encode() in children.ignored for key in at_once):
+        return []
+    return [key for key in at_once if key.encode() in children.open]
+
+
+def _value(run: Running, shape: Any, children: Children) -> Any:
+    """What a shape stands for.
+
+    Raises:
+        JobFailed: a child that the step needs was removed. PayloadError: a value cannot be read.
+    """
+    if isinstance(shape, str):
+        found = _child(run, shape, children)
+        return ChildFailure("it failed or was removed") if found is _LEFT_OUT else found
+    parts = [_child(run, part, children) if isinstance(part, str) else _value(run, part, children) for part in shape]
+    return [part for part in parts if part is not _LEFT_OUT]
+
+
+def _child(run: Running, leaf: str, children: Children) -> Any:
+    flag, key = flag_and_key(leaf)
+    raw = key.encode()
+    if raw in children.processed:
+        return run.codec.unpack_value(children.processed[raw])
+    if raw in children.ignored:
+        return ChildFailure(children.ignored[raw].decode("utf-8", "replace"))
+    if flag == "rdof":
+        return _LEFT_OUT
+    if flag == "fpof":
+        raise JobFailed(f"child {key} was removed")
+    return ChildFailure("it has not ended" if key in children.dropped else "it was removed")
+
+
 def _relayed(run: Running, first: Any) -> Ended:
-    """The end of a relay: with it the group that follows comes into being, each member with the value."""
-    members, codec = run.args[0], run.codec
+    """The end of a relay: with it the group that follows comes into being, its first steps with the value."""
+    rows, codec = run.args[0], run.codec
     follow: list[list[object]] = []
-    for wire, name, args, kwargs, opts, parent in members:
-        payload = codec.pack_call([first, *args], kwargs, limit=1_000_000)
-        policy = next((flag for flag in POLICIES.values() if flag in opts), "")
-        follow.append([wire, name, payload, opts, codec.payload_field, parent, parent_field(parent, policy)])
+    for wire, name, args, kwargs, opts, parent, flag, waits, fed in rows:
+        payload = codec.pack_call([first, *args] if fed else args, kwargs, limit=RELAY_PAYLOAD)
+        parent_map = parent_field(parent, flag)
+        follow.append([wire, name, payload, opts, codec.payload_field, parent, parent_map, waits])
     taken = run.taken
     nothing = codec.pack_value(None, limit=100)
     return Ended(taken.id, taken.token, taken.ats, codec.result_field, nothing, follow=follow)
+
+
+def aside(run: Running, code: int) -> Outcome:
+    """What becomes of a run that was to wait for its children, and has none to wait for: it runs again.
+
+    Args:
+        code: of moveToWaitingChildren: 1 they have ended, 2 it never had any.
+    """
+    if needs_inputs(run) or (code == 1 and run.context.children_added):
+        return run.hand_back()
+    if code == 1:
+        # Not at once: a task that waits in each of its runs would run without a pause.
+        return run.later(delay_s=min(30.0, 0.05 * 2 ** min(run.taken.ats, 10)))
+    error = EmqError("WaitForChildren was raised, and the job has no children; add_children() adds some")
+    return run.failed(error, "children")

@@ -57,7 +57,8 @@ class Running:
 
     Args:
         taken: as it was fetched. attempts: total tries. attempt: this one, from 1. context: the task's view.
-        started: monotonic seconds of the fetch. renewed: of the last renewal.
+        started: monotonic seconds of the fetch. fetched_ms: the same by the server's clock.
+        renewed: monotonic seconds of the last renewal.
         handle: the asyncio task of a coroutine; None for a thread. timer: ends a thread's run at its timeout.
         ended: its outcome is known.
         stopping: the consumer stops and will hand it back. cancelling: its job is to be cancelled.
@@ -72,6 +73,7 @@ class Running:
     context: JobContext
     started: float
     renewed: float
+    fetched_ms: int = 0
     args: list[Any] = field(default_factory=list)
     kwargs: dict[str, Any] = field(default_factory=dict)
     in_thread: bool = False

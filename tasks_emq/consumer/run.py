@@ -14,6 +14,7 @@ from tasks_emq.consumer.outcome import Abandon, AwaitChildren, Outcome, Running
 from tasks_emq.consumer.settings import Settings
 from tasks_emq.context import JobContext, enter
 from tasks_emq.core.codec import codec_of
+from tasks_emq.core.flow import RELAY
 from tasks_emq.core.control import CANCEL_MARK
 from tasks_emq.core.job import json_field, number, text
 from tasks_emq.core.options import seconds
@@ -32,7 +33,6 @@ from tasks_emq.errors import (
     UnknownTask,
     WaitForChildren,
 )
-from tasks_emq.workflow import RELAY
 
 if TYPE_CHECKING:
     from tasks_emq.app import App
@@ -89,6 +89,7 @@ class Runner:
             opts=opts,
             context=JobContext(self._app, self._queue, taken, name=name, attempt=attempt),
             started=now,
+            fetched_ms=now_ms,
             renewed=now,
         )
         refusal = self._refusal(run, name, now_ms)
@@ -244,7 +245,8 @@ class Runner:
             attempt=run.attempt,
             attempts=attempts,
             first_started_s=number(run.taken.fields, b"timestamp") / 1000,
-            now_s=time.time(),
+            # By the server's clock, like the timestamp (T1): this host's may be an hour off.
+            now_s=run.fetched_ms / 1000 + time.monotonic() - run.started,
         )
         if decision.problem:
             log.error("retry policy of %s: %s", run.context.name, decision.problem)

@@ -99,6 +99,17 @@ def queue_keys(queue: str, prefix: str) -> QueueKeys:
     return QueueKeys(queue, prefix)
 
 
+def keys_of_job(job_key: str) -> QueueKeys:
+    """The keys of the queue that a job is on, from its full key; of any queue when it is no such key.
+
+    >>> keys_of_job("emq:{emails}:17").key("wait")
+    'emq:{emails}:wait'
+    """
+    base = job_key.rpartition(":")[0]
+    prefix, _, queue = base.removesuffix("}").rpartition(":{")
+    return queue_keys(queue, prefix)
+
+
 def new_job_id(now_ms: int) -> str:
     """A fresh job id: `j`, 7 base62 characters of milliseconds, 12 random ones; in order of time.
 

@@ -124,13 +124,16 @@ class AsyncClient:
                 await asyncio.sleep(step.seconds)
 
     async def _send(self, step: Send) -> list[Any]:
+        commands = self.server.outgoing(step.commands) if self.server.outgoing else step.commands
+        if self.server.memory:
+            return await self.server.memory.asend(commands)
         connection, replies, sent = None, [], False
         try:
             async with asyncio.timeout(step.within_s):
                 connection = await self._take()
                 sent = True
-                await connection.send_packed_command(packed(step.commands), False)
-                for _ in step.commands:
+                await connection.send_packed_command(packed(commands), False)
+                for _ in commands:
                     try:
                         replies.append(await connection.read_response(disable_decoding=True))
                     except (redis.exceptions.ResponseError, redis.exceptions.BusyLoadingError) as error:

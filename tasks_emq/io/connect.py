@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import redis
 import redis.asyncio
@@ -22,11 +22,16 @@ from redis.backoff import NoBackoff
 from redis.connection import parse_url
 from redis.retry import Retry
 
+from tasks_emq.core.calls import Word
 from tasks_emq.errors import BrokerError, ConfigError, QueueFull
-from tasks_emq.io import embedded
+from tasks_emq.io import embedded, memory
 
 #: Schemes that this version reaches.
-SCHEMES = ("redis", "rediss", "unix", "embedded")
+SCHEMES = ("redis", "rediss", "unix", "embedded", "memory")
+
+
+Commands: TypeAlias = Sequence[Sequence[Word]]
+Outgoing: TypeAlias = Callable[[Commands], Commands]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +40,13 @@ class Server:
 
     Args:
         url: as it was given. shown: the same with the password hidden, for messages.
-        connect_timeout_s: for one attempt to connect.
+        connect_timeout_s: for one attempt to connect. outgoing: changes commands on their way, for tests.
     """
 
     url: str
     shown: str
     connect_timeout_s: float
+    outgoing: Outgoing | None = None
 
     @classmethod
     def of(cls, url: str, *, connect_timeout_s: float = 1.0) -> Server:
@@ -55,6 +61,8 @@ class Server:
         try:
             if scheme == "embedded":
                 embedded.parse(url)
+            elif scheme == "memory":
+                memory.check(url)
             else:
                 parse_url(url)
         except ConfigError:
@@ -64,6 +72,11 @@ class Server:
             reason = "it cannot be read; percent-encode special characters" if "@" in url else str(error)
             raise ConfigError(f"URL {hide_password(url)!r}: {reason}") from None
         return cls(url, hide_password(url), connect_timeout_s)
+
+    @property
+    def memory(self) -> memory.Memory | None:
+        """The server inside this process, for `memory://`."""
+        return memory.named(self.url) if self.url.startswith("memory:") else None
 
     def connection(self, *, read_timeout_s: float | None) -> redis.Connection:
         """A new connection, not yet connected."""

@@ -127,13 +127,16 @@ class Client:
                 sleep(step.seconds)
 
     def _send(self, step: Send) -> list[Any]:
+        commands = self.server.outgoing(step.commands) if self.server.outgoing else step.commands
+        if self.server.memory:
+            return self.server.memory.send(commands)
         connection, replies, sent = None, [], False
         deadline = monotonic() + step.within_s
         try:
             connection = self._take()
             sent = True
-            connection.send_packed_command(packed(step.commands), False)
-            for _ in step.commands:
+            connection.send_packed_command(packed(commands), False)
+            for _ in commands:
                 # A repeat has less time than the connection's own timeout. A negative one would wait for ever.
                 left = max(0.0, deadline - monotonic())
                 if step.within_s < self.patience.total_s and not connection.can_read(left):

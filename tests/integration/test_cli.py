@@ -123,6 +123,35 @@ def test_jobs_lists_a_page(app: App, emq: Emq) -> None:
     assert rows[0].split()[3] == "0/4"
 
 
+def test_cancel(app: App, emq: Emq) -> None:
+    jobs = app.task(name="add")(add).options(queue="sums").delay_many([(1,), (2,)])
+    assert emq("cancel", jobs[0].id, "-q", "sums").output == f"job {jobs[0].id} of sums is cancelled\n"
+    found = value(emq("cancel", jobs[1].id, "-q", "sums", "--json"))
+    assert found == {"id": jobs[1].id, "queue": "sums", "cancelled": True}
+    assert [job.state() for job in jobs] == ["failed", "failed"]
+    for unknown in (jobs[0].id, "nobody"):
+        assert "has ended or does not exist" in error_line(emq("cancel", unknown, "-q", "sums"))
+
+
+def test_promote(app: App, emq: Emq) -> None:
+    jobs = app.task(name="add", delay=60)(add).delay_many([(1,), (2,)])
+    assert emq("promote", jobs[0].id).output == f"job {jobs[0].id} of default waits to run\n"
+    assert value(emq("promote", jobs[1].id, "--json")) == {"id": jobs[1].id, "queue": "default", "promoted": True}
+    assert [job.state() for job in jobs] == ["waiting", "waiting"]
+    assert jobs[0].id in error_line(emq("promote", jobs[0].id))
+
+
+def test_drain_and_clean(app: App, emq: Emq) -> None:
+    task = app.task(name="add")(add)
+    task.delay_many([(number,) for number in range(1200)])
+    task.options(delay=60).delay_many([(1,), (2,)])
+    assert value(emq("clean", "waiting", "--limit", "5", "--json")) == {"queue": "default", "deleted": 5}
+    assert emq("clean", "waiting", "--older-than", "60").output == "0 jobs of default are deleted\n"
+    assert emq("drain").output == "1,195 jobs of default are deleted\n"
+    assert value(emq("drain", "--delayed", "--json")) == {"queue": "default", "deleted": 2}
+    assert emq("clean", "active").exit_code == 2
+
+
 def test_jobs_says_when_there_are_none(emq: Emq) -> None:
     assert value(emq("jobs", "failed", "--json")) == []
     assert emq("jobs", "failed").output == "no failed jobs at these positions in default\n"
@@ -338,7 +367,8 @@ def test_help_is_complete(path: tuple[str, ...], command: click.Command) -> None
 
 
 def test_the_commands_of_the_design_are_there() -> None:
-    assert {"demo", "status", "jobs", "show", "retry", "pause", "resume", "embedded"} <= main.commands.keys()
+    known = {"demo", "status", "jobs", "show", "retry", "cancel", "promote", "drain", "clean", "pause", "resume"}
+    assert {*known, "embedded"} <= main.commands.keys()
 
 
 @given(st.text())

@@ -30,7 +30,11 @@ print(json.dumps({
     "scripts": [found.name for found in all_scripts()],
     "typed": importlib.resources.files("tasks_emq").joinpath("py.typed").is_file(),
     "version": importlib.metadata.version("tasks_emq"),
-    "commands": [entry.name for entry in importlib.metadata.distribution("tasks_emq").entry_points],
+    "commands": [
+        entry.name
+        for entry in importlib.metadata.distribution("tasks_emq").entry_points
+        if entry.group == "console_scripts"
+    ],
     "strays": [name for name in ("lua", "tests", "docs") if importlib.util.find_spec(name)],
 }))
 """

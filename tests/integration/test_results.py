@@ -173,6 +173,8 @@ def test_nothing_is_left_behind(app: App, watch: Watch) -> None:
 
     @app.task(name="echo")
     async def echo(n: int) -> int:
+        if n < 0:
+            await asyncio.sleep(0.3)  # for so long that its lock is renewed, on a connection made for that
         return n
 
     def left() -> tuple[int, int]:
@@ -191,12 +193,13 @@ def test_nothing_is_left_behind(app: App, watch: Watch) -> None:
         return await (await echo.adelay(n)).aresult(timeout=10)
 
     with consuming(app):
-        assert [one(n) for n in range(10)] == list(range(10))
+        assert [one(n) for n in range(-1, 10)] == list(range(-1, 10))
         before = left()
         assert [one(n) for n in range(300)] == list(range(300))
         for _ in range(5):
             assert asyncio.run(several(20)) == list(range(20))
-        eventually(lambda: left() == before)
+        # Fewer is fine: the listeners of other tests end meanwhile.
+        eventually(lambda: all(now <= was for now, was in zip(left(), before, strict=True)))
         with ThreadPoolExecutor(8) as threads:
             assert list(threads.map(one, range(160))) == list(range(160))
         app.close()

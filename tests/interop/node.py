@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import queue
 import shutil
 import subprocess
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -22,7 +20,7 @@ SCRIPTS = Path(__file__).parent / "js"
 INSTALL_S = 180.0
 ANSWER_S = 15.0
 
-#: What each directory holds, at the newest version that npm gives. 6.x leaves the choice of a client open: ioredis.
+#: What each directory holds, at the newest version that npm gives. 6.x comes without a Redis client.
 PACKAGES = {
     "bullmq5": ("bullmq@5", "ioredis@5"),
     "bullmq6": ("bullmq@6", "ioredis@5"),
@@ -96,14 +94,15 @@ class Script:
         given: further arguments, which it gets as JSON.
 
     Attributes:
-        lines: what it has said and a test has read.
+        lines: what it has said so far.
     """
 
     def __init__(self, home: Path, name: str, port: int, queue_name: str, *given: Any) -> None:
         node = program("node", "install Node.js 20 or newer")
         self._name = name
-        self._said: queue.Queue[Line | None] = queue.Queue()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 -- closed with the script
+        self._changed = threading.Condition()
+        self._ended = False
         self.lines: list[Any] = []
         self.process = subprocess.Popen(
             [node, str(SCRIPTS / f"{name}.mjs"), str(home), str(port), queue_name, *map(json.dumps, given)],
@@ -117,48 +116,43 @@ class Script:
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            self._said.put(json.loads(line))
-        self._said.put(None)
+            with self._changed:
+                self.lines.append(json.loads(line))
+                self._changed.notify_all()
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
 
-    def next(self, timeout: float = ANSWER_S) -> Any:
-        """What it says next.
+    def until(self, found: Callable[[list[Any]], Any], timeout: float = ANSWER_S) -> Any:
+        """Wait until `found` answers something true about the lines so far, and return that.
 
         Raises:
-            AssertionError: it says nothing within so many seconds, or has ended.
+            AssertionError: it does not within so many seconds, or the script has ended before.
         """
-        try:
-            line = self._said.get(timeout=timeout)
-        except queue.Empty:
-            raise AssertionError(f"{self._name}.mjs said nothing for {timeout} s; {self._told()}") from None
-        if line is None:
-            self._said.put(None)
-            raise AssertionError(f"{self._name}.mjs has ended; {self._told()}")
-        self.lines.append(line)
-        return line
+        with self._changed:
+            answer = self._changed.wait_for(lambda: found(self.lines) or self._ended, timeout) and found(
+                self.lines
+            )
+        if answer:
+            return answer
+        what = "has ended" if self._ended else f"did not say it within {timeout} s"
+        raise AssertionError(f"{self._name}.mjs {what}; it said {self.lines[-5:]} and {self._complaints()}")
 
-    def until(self, found: Callable[[list[Any]], object], timeout: float = ANSWER_S) -> None:
-        """Read on until `found` is true of all lines so far."""
-        deadline = time.monotonic() + timeout
-        while not found(self.lines):
-            self.next(max(0.0, deadline - time.monotonic()))
+    def answer(self, timeout: float = ANSWER_S) -> Any:
+        """The first thing that it says."""
+        return self.until(lambda lines: lines[:1], timeout)[0]
 
     def event(self, name: str, job_id: str | None = None, timeout: float = ANSWER_S) -> Line:
         """The first event of this name, of this job where one is given; waits for it."""
+        found: list[Line] = self.until(lambda _: self.events(name, job_id), timeout)
+        return found[0]
 
-        def matching(lines: list[Any]) -> list[Line]:
-            return [
-                line for line in lines
-                if line["event"] == name and job_id in (None, line.get("id"), line.get("jobId"))
-            ]  # fmt: skip
-
-        self.until(matching, timeout)
-        return matching(self.lines)[0]
-
-    def events(self, name: str | None = None) -> list[Line]:
-        """The events said so far, of this name where one is given; waits for none."""
-        while not self._said.empty():
-            self.next()
-        return [line for line in self.lines if name in (None, line["event"])]
+    def events(self, name: str | None = None, job_id: str | None = None) -> list[Line]:
+        """The events said so far, of this name and this job where they are given."""
+        return [
+            line for line in self.lines
+            if name in (None, line["event"]) and job_id in (None, line.get("id"), line.get("jobId"))
+        ]  # fmt: skip
 
     def kill(self) -> None:
         """End it with SIGKILL."""
@@ -173,10 +167,10 @@ class Script:
             if stream is not None:
                 stream.close()
 
-    def _told(self) -> str:
+    def _complaints(self) -> str:
         self._errors.seek(0)
         errors = self._errors.read().decode(errors="replace")[-2000:]
-        return f"before that: {self.lines[-5:]}; on standard error: {errors or 'nothing'}"
+        return f"complained:\n{errors}" if errors else "complained of nothing"
 
     def __enter__(self) -> Script:
         return self
@@ -206,7 +200,7 @@ class Node:
     def ask(self, script: str, queue_name: str, *given: Any, timeout: float = ANSWER_S) -> Any:
         """Run a script to its end and return what it said."""
         with self.start(script, queue_name, *given) as running:
-            return running.next(timeout)
+            return running.answer(timeout)
 
     def queue(self, queue_name: str, *steps: tuple[Any, ...]) -> list[Any]:
         """Call methods of Node's Queue, one after the other.

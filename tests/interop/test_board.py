@@ -39,7 +39,7 @@ def app(make_app: Callable[[str], App], codec: str) -> App:
 def board(node: Node) -> Iterator[str]:
     """The address of a bull-board that shows the queue."""
     with node.start("board", "q", ["q"]) as running:
-        yield f"http://127.0.0.1:{running.next()['port']}/ui"
+        yield f"http://127.0.0.1:{running.answer()['port']}/ui"
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_every_page_of_a_queue(board: str, visit: Callable[..., str], app: App) 
         steps += [("open", f"{board}/queue/%7Bq%7D?status={state}"), ("see", seen)]
     page = visit(*steps)
     shown = {state: re.search(rf"^{state}\s+(\d+)$", page, re.IGNORECASE | re.MULTILINE) for state in STATES}
-    counts = Queue("q", app=app).counts()
+    counts: dict[str, int] = {**Queue("q", app=app).counts()}
     assert {state: int(found[1]) if found else 0 for state, found in shown.items()} == {
         state: counts[state] for state in STATES
     }

@@ -65,7 +65,7 @@ def test_counts_are_the_same(node: Node, app: App) -> None:
     task["greet"].options(priority=7).delay("less urgent")
 
     (counts,) = node.queue("q", ("getJobCounts",))
-    ours: dict[str, int] = dict(Queue("q", app=app).counts())
+    ours: dict[str, int] = {**Queue("q", app=app).counts()}
     assert ours == {
         "waiting": 3, "delayed": 1, "prioritized": 1, "active": 0, "completed": 1, "failed": 1,
         "waiting-children": 0,
@@ -133,7 +133,8 @@ def test_pages_of_jobs_in_every_state(node: Node, app: App) -> None:
         ("getJobs",),
         ("getJob", "%order%3A42"),
     )
-    assert [job["id"] for job in finished] == [job.id for job in reversed(done)][:2]
+    assert len({job["id"] for job in finished} & {job.id for job in done}) == 2
+    assert finished[0]["finishedOn"] >= finished[1]["finishedOn"]
     assert [job["id"] for job in in_wait] == [job.id for job in waiting]
     assert [(job["id"], job["delay"]) for job in later] == [(delayed.id, 3_600_000)]
     assert [(job["id"], job["priority"]) for job in prioritized] == [("%order%3A42", 7)]
@@ -154,8 +155,9 @@ def test_node_lists_our_consumer(node: Node, app: App, watch: Watch) -> None:
     assert worker["name"] == "{q}"
 
 
-def test_node_lists_a_consumer_that_is_busy(node6: Node, app: App) -> None:
+def test_node_lists_a_consumer_that_is_busy(node6: Node, make_app: Callable[[str], App]) -> None:
     """It has never been idle, so it has never slept on the marker."""
+    app = make_app("msgpack")
     gate = Gate()
 
     @app.task(name="hold")
@@ -196,7 +198,7 @@ def test_queue_events_follow_our_queue(node: Node, app: App, codec: str) -> None
     assert events.event("completed", dropped.id)
     for job in (later, last, failed):
         assert isinstance(events.event("delayed", job.id)["delay"], int)
-    assert [line["event"] for line in events.lines if line.get("jobId") == later.id] == [
+    assert [line["event"] for line in events.events(job_id=later.id)] == [
         "waiting", "active", "delayed", "waiting", "active", "completed",
     ]  # fmt: skip
     assert events.events("error") == []

@@ -138,10 +138,10 @@ def test_our_retry_of_a_job_that_failed_in_node(node: Node, app: App) -> None:
     fail = declared(app)["fail"]
     with node.start("worker", "q") as worker:
         job = fail.delay()
-        worker.until(lambda lines: [line["event"] for line in lines].count("failed") == 2)
+        worker.until(lambda _: len(worker.events("failed")) == 2)
         eventually(lambda: job.state() == "failed")
         job.retry()
-        worker.until(lambda lines: [line["event"] for line in lines].count("failed") == 4)
+        worker.until(lambda _: len(worker.events("failed")) == 4)
         eventually(lambda: job.state() == "failed")
     data = job.refresh()
     assert (data.attempts_made, data.attempts_started) == (2, 4)

@@ -90,17 +90,17 @@ DATA: list[tuple[Any, Any]] = [
 ]
 
 
-def test_what_data_becomes(node: Node, app: App, ran: Ran) -> None:
+def test_what_data_becomes(node6: Node, app: App, ran: Ran) -> None:
     jobs = [{"name": "anything", "data": data} for data, _ in DATA]
-    (added,) = node.queue("q", ("addBulk", jobs))
+    (added,) = node6.queue("q", ("addBulk", jobs))
     with consuming(app, concurrency=1):
         assert [app.job(job["id"]).result(10) for job in added] == [value for _, value in DATA]
     assert ran.calls == [(value,) for _, value in DATA]
 
 
-def test_data_that_does_not_fit_fails_at_once(node: Node, app: App, ran: Ran) -> None:
+def test_data_that_does_not_fit_fails_at_once(node6: Node, app: App, ran: Ran) -> None:
     with consuming(app):
-        answer = node.ask("wait", "q", {"name": "mail", "data": {"too": "a@b.c"}, "opts": {"attempts": 5}})
+        answer = node6.ask("wait", "q", {"name": "mail", "data": {"too": "a@b.c"}, "opts": {"attempts": 5}})
     assert "got an unexpected keyword argument 'too'" in answer["error"] or "'to'" in answer["error"]
     (job,) = Queue("q", app=app).jobs("failed")
     assert (job.attempts_made, job.attempts_started, ran.calls) == (1, 1, [])
@@ -211,8 +211,8 @@ def test_delay_ends_on_time_while_we_sleep(node: Node, app: App, ran: Ran, watch
     assert 400 <= data.processed_ms - data.timestamp_ms < 1400
 
 
-def test_bulk_and_own_ids(node: Node, app: App, ran: Ran) -> None:
-    (added,) = node.queue(
+def test_bulk_and_own_ids(node6: Node, app: App, ran: Ran) -> None:
+    (added,) = node6.queue(
         "q",
         ("addBulk", [
             {"name": "anything", "data": number, "opts": {"jobId": f"own-{number}"} if number % 2 else {}}
@@ -242,10 +242,10 @@ def test_remove_on_complete(node: Node, app: App, ran: Ran) -> None:
     assert app.job(kept.id).result(0) == "z"
 
 
-def test_remove_on_fail(node: Node, app: App, ran: Ran) -> None:
+def test_remove_on_fail(node6: Node, app: App, ran: Ran) -> None:
     with consuming(app):
-        gone = ended(node, "stumble", {"times": 9}, removeOnFail=True)
-        kept = ended(node, "stumble", {"times": 9}, removeOnFail=False)
+        gone = ended(node6, "stumble", {"times": 9}, removeOnFail=True)
+        kept = ended(node6, "stumble", {"times": 9}, removeOnFail=False)
     assert gone == kept == {"error": "ValueError: attempt 1"}
     assert Queue("q", app=app).counts()["failed"] == 1
 
@@ -283,7 +283,7 @@ def test_control_from_both_sides(node: Node, app: App, ran: Ran) -> None:
     assert sorted(ran.calls) == [("Node's",), ("ours",)]
 
 
-def test_global_concurrency_set_by_node(node: Node, app: App) -> None:
+def test_global_concurrency_set_by_node(node6: Node, app: App) -> None:
     running: list[int] = []
     most: list[int] = []
     lock = threading.Lock()
@@ -297,7 +297,7 @@ def test_global_concurrency_set_by_node(node: Node, app: App) -> None:
         with lock:
             running.pop()
 
-    node.queue("q", ("setGlobalConcurrency", 2))
+    node6.queue("q", ("setGlobalConcurrency", 2))
     with consuming(app, concurrency=8):
         for job in count.delay_many([()] * 20):
             job.result(10)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import prestates as at
 from cases import Build, add, add_many, case
 from queue_kit import T0, Kit, ended, new_job
@@ -63,8 +65,8 @@ def limited_length(kit: Kit) -> None:
 # ---- calls
 
 
-def deduplicated(job_id: str, *, delay_ms: int = 0, **de: object) -> calls.NewJob:
-    return new_job(job_id, opts={"de": {"id": "d", **de}}, dedup_id="d", delay_ms=delay_ms)
+def deduplicated(job_id: str, *, delay_ms: int = 0, payload: bytes = b"p", **de: object) -> calls.NewJob:
+    return new_job(job_id, opts={"de": {"id": "d", **de}}, dedup_id="d", delay_ms=delay_ms, payload=payload)
 
 
 def add_deduplicated(job_id: str, **de: object) -> Build:
@@ -77,6 +79,10 @@ def cancel(job_id: str) -> Build:
 
 def priority(job_id: str, value: int, *, lifo: bool = False) -> Build:
     return lambda kit: control.change_priority(kit.keys, job_id, value, lifo=lifo)
+
+
+def update(job_id: str, *run: Any) -> Build:
+    return lambda kit: control.update_data(kit.keys, job_id, b"q", "args", *run)
 
 
 def clean(key: str, age_ms: int = 0) -> Build:
@@ -116,8 +122,8 @@ case("changePriority-7", "first of all", at.waiting, priority("w2", 0, lifo=True
 case("changePriority-7", "first of its equals", at.prioritized, priority("p1", 1, lifo=True))
 case("changeDelay-4", "later", at.due, lambda kit: control.change_delay(kit.keys, "d1", 9000, ts_ms=at.LATER))
 case("changeDelay-4", "now", at.due, lambda kit: control.change_delay(kit.keys, "d4", 0, ts_ms=at.LATER))
-case("updateData-1", "running", at.one_running, lambda kit: control.update_data(kit.keys, "a", b"q", "args", "T", 1))
-case("updateData-1", "waiting", at.waiting, lambda kit: control.update_data(kit.keys, "w1", b"q", "args"))
+case("updateData-1", "running", at.one_running, update("a", "T", 1))
+case("updateData-1", "waiting", at.waiting, update("w1"))
 
 for _from in ("failed", "completed", "delayed"):
     case("moveJobsToWait-8", f"{_from}", mixed_ended, move(_from))  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ from typing import Any
 
 import prestates as at
 from cases import CASES, KINDS, NEXT, TRIMMING, Build, Case, case
-from queue_kit import KEEP_ALL, Kit, T0, ended, new_job
+from queue_kit import KEEP_ALL, T0, Kit, ended, new_job
 
 from tasks_emq.core import calls, flow, runs
 from tasks_emq.core.calls import Call
@@ -85,7 +85,12 @@ def failed_child(kit: Kit, policy: str = "") -> None:
 
 for _script, _kind in ADDS.items():
     case(_script, "a child", waiting_parent, child(**_kind))
-    case(_script, "a child of the run that adds it", running_parent, child(within={"token": "T", "ats": "1"}, **_kind))
+    case(
+        _script,
+        "a child of the run that adds it",
+        running_parent,
+        child(within={"token": "T", "ats": "1"}, **_kind),
+    )
     case(_script, "the id becomes a child", other_waits, child(nonce="n", **_kind))
     case(_script, "a completed job becomes a child", other_completed, child(nonce="n", **_kind))
     case(_script, "a failed job becomes a child", other_failed, child(nonce="n", **_kind))
@@ -115,13 +120,25 @@ for _script, _kind in ADDS.items():
     case(_script, "a completed job anew", other_completed, anew(**_kind))
 case("addStandardJob-9", "a child that owns a deduplication id is replaced", replaced_owner, replacing)
 for _state, _prepare in (("new", at.empty), ("exists", at.existing)):
-    case("addParentJob-6", _state, _prepare, lambda kit: calls.add_job(kit.keys, new_job("a", nonce="n", has_children=True), timestamp_ms=T0))
-case("addParentJob-6", "id from the counter", at.waiting, lambda kit: calls.add_job(kit.keys, new_job("", has_children=True), timestamp_ms=T0))
+    case(
+        "addParentJob-6",
+        _state,
+        _prepare,
+        lambda kit: calls.add_job(kit.keys, new_job("a", nonce="n", has_children=True), timestamp_ms=T0),
+    )
+case(
+    "addParentJob-6",
+    "id from the counter",
+    at.waiting,
+    lambda kit: calls.add_job(kit.keys, new_job("", has_children=True), timestamp_ms=T0),
+)
 
 # ---- the end of a child
 
 
-def end(state: str, prepare: Any, *, then: runs.Take | None = None, retention: runs.Retention = KEEP_ALL, **how: Any) -> None:
+def end(
+    state: str, prepare: Any, *, then: runs.Take | None = None, retention: runs.Retention = KEEP_ALL, **how: Any
+) -> None:
     """Put the end of the run of `a` into the table."""
 
     def build(kit: Kit) -> Call[Any]:
@@ -172,9 +189,22 @@ end("a child fails without a policy", running, **FAILED)
 end("a child fails without a policy and is not kept", running, keep=False, **FAILED)
 for _policy in POLICIES:
     end(f"the last child fails, {_policy}", lambda kit, policy=_policy: running(kit, policy), **FAILED)
-    end(f"one of two children fails, {_policy}", lambda kit, policy=_policy: running(kit, policy, ("a", "b")), **FAILED)
-    end(f"a child fails and is not kept, {_policy}", lambda kit, policy=_policy: running(kit, policy), keep=False, **FAILED)
-    end(f"a child fails while its parent runs, {_policy}", lambda kit, policy=_policy: parent_runs(kit, policy), **FAILED)
+    end(
+        f"one of two children fails, {_policy}",
+        lambda kit, policy=_policy: running(kit, policy, ("a", "b")),
+        **FAILED,
+    )
+    end(
+        f"a child fails and is not kept, {_policy}",
+        lambda kit, policy=_policy: running(kit, policy),
+        keep=False,
+        **FAILED,
+    )
+    end(
+        f"a child fails while its parent runs, {_policy}",
+        lambda kit, policy=_policy: parent_runs(kit, policy),
+        **FAILED,
+    )
 end("a child fails while its parent is delayed", parent_delayed, **FAILED)
 end("a child fails a parent with a delay", lambda kit: running(kit, "fpof", delay_ms=60), **FAILED)
 
@@ -241,9 +271,18 @@ def with_follow(state: str, prepare: Any, rows: Any, **how: Any) -> None:
 with_follow(
     "with jobs that follow",
     lambda kit: kit.running("a"),
-    lambda kit: [brought("n1", kit), brought("n2", kit, delay=60), brought("n3", kit, priority=4), brought("n4", kit, lifo=True)],
+    lambda kit: [
+        brought("n1", kit),
+        brought("n2", kit, delay=60),
+        brought("n3", kit, priority=4),
+        brought("n4", kit, lifo=True),
+    ],
 )
-with_follow("with a job that is there already", lambda kit: [kit.running("a"), kit.add("n1")][0], lambda kit: [brought("n1", kit)])
+with_follow(
+    "with a job that is there already",
+    lambda kit: [kit.running("a"), kit.add("n1")][0],
+    lambda kit: [brought("n1", kit)],
+)
 with_follow(
     "a relay with the group that follows it",
     running,
@@ -273,7 +312,7 @@ def held_back_twice(kit: Kit) -> TakenJob:
 
 end("of the owner of a deduplication id", lambda kit: kit.running("a", opts={"de": {"id": "d"}}, dedup_id="d"))
 end("of the owner, a newcomer is held back", held_back)
-end("of the owner, the newcomer's id is taken", held_back_twice, then=NEXT)
+end("of the owner, the newcomer's id is taken", held_back_twice)
 end("of the owner, not kept", held_back, keep=False)
 
 # ---- leaving, and running again

@@ -221,7 +221,7 @@ def excuse(script: str, steps: Sequence[Step], k: int, wrong: Violation) -> str 
 
 
 def fetch_starts(steps: Sequence[Step]) -> int:
-    """The number of the command with which a script begins to fetch, 0 when it does not. Source: lua/includes/fetch.lua"""
+    """The number of the command with which a script begins to fetch; 0: it does not. Source: includes/fetch.lua"""
     looked = [(step.command, step.key) for step in steps]
     first = [("LLEN", "wait"), ("ZCARD", "prioritized"), ("LLEN", "active")]
     return next((k + 1 for k in range(len(looked)) if looked[k : k + 3] == first), 0)

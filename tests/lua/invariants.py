@@ -163,7 +163,9 @@ def _flows(
             name = child.rpartition(":")[2]
             ended = where.get(name) == ["completed"]
             if ended and "x:edge" not in hashes.get(name, ()):
-                yield Violation("I16", "unsettled", parent, f"still waits for {child}, which is in {where.get(name)}")
+                yield Violation(
+                    "I16", "unsettled", parent, f"still waits for {child}, which is in {where.get(name)}"
+                )
 
 
 def _fields(job_id: str, fields: Mapping[str, str], found: list[str]) -> Iterator[Violation]:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from queue_kit import KEEP_ALL, LOCK_MS, T0, Kit, new_job
 
-from tasks_emq.core import calls, control, runs, scheduling
+from tasks_emq.core import calls, control, flow, runs, scheduling
 from tasks_emq.core.calls import Call
 from tasks_emq.core.keys import QueueKeys
 from tasks_emq.core.runs import NO_LOCK, Ended, PutOff
@@ -45,6 +45,30 @@ CALLS: dict[str, Call[Any]] = {
     "addStandardJob-9 (child)": add(parent_key=KEYS.key("p")),
     "addDelayedJob-6 (child)": add(parent_key=KEYS.key("p"), delay_ms=500),
     "addPrioritizedJob-9 (child)": add(parent_key=KEYS.key("p"), priority=3),
+    "addParentJob-6": add(has_children=True),
+    "addParentJob-6 (child)": add(parent_key=KEYS.key("p"), has_children=True),
+    **{
+        f"{name} (run's child)": add(parent_key=KEYS.key("p"), within={"token": "T", "ats": "1"}, **kind)
+        for name, kind in (
+            ("addStandardJob-9", {}),
+            ("addDelayedJob-6", {"delay_ms": 500}),
+            ("addPrioritizedJob-9", {"priority": 3}),
+            ("addParentJob-6", {"has_children": True}),
+        )
+    },
+    **{
+        f"{name} (deduplicated)": add(opts={"de": {"id": "d"}}, dedup_id="d", **kind)
+        for name, kind in (
+            ("addStandardJob-9", {}),
+            ("addDelayedJob-6", {"delay_ms": 500}),
+            ("addPrioritizedJob-9", {"priority": 3}),
+            ("addParentJob-6", {"has_children": True}),
+        )
+    },
+    "addStandardJob-9 (tree's child)": add(parent_key=KEYS.key("p"), within={"an": "m"}),
+    "moveToWaitingChildren-7": runs.move_to_waiting_children(KEYS, "a", "T", 1, ts_ms=T0),
+    "moveToWaitingChildren-7 (no lock)": runs.move_to_waiting_children(KEYS, "a", NO_LOCK, 1, ts_ms=T0),
+    "removeChildDependency-1": flow.detach_child(KEYS, KEYS.key("a"), KEYS.key("p"), ts_ms=T0),
     "addMany-10": calls.add_many(KEYS, [new_job("a", nonce="n")], timestamp_ms=T0),
     "moveToFinished-14": runs.move_to_finished(KEYS, end(), None, KEEP_ALL, ts_ms=T0),
     "moveToFinished-14 (no lock)": runs.move_to_finished(KEYS, end(NO_LOCK), None, KEEP_ALL, ts_ms=T0),
@@ -128,6 +152,17 @@ STATES: dict[str, Callable[[Kit], object]] = {
     "not active": running(lambda kit: kit.drop("active")),
     "open child": running(lambda kit: kit.client.sadd(kit.key("a:dependencies"), "c")),
     "failed child": running(lambda kit: kit.client.zadd(kit.key("a:unsuccessful"), {"c": 1})),
+    "children done": running(lambda kit: kit.client.hset(kit.key("a:processed"), "c", "1")),
+    "parent": lambda kit: kit.add("p"),
+    "parent without its lock": lambda kit: (kit.running("p", "T"), kit.drop("p:lock")),
+    "parent of another run": lambda kit: kit.running("p", "U"),
+    "another's child": lambda kit: (kit.add("o"), kit.add("p"), kit.add("a", nonce="m", parent_key=KEYS.key("o"))),
+    "child": lambda kit: (kit.add("p", has_children=True), kit.add("a", nonce="m", parent_key=KEYS.key("p"))),
+    "gone child": lambda kit: (
+        kit.add("p", has_children=True),
+        kit.client.sadd(kit.key("p:dependencies"), KEYS.key("a")),
+    ),
+    "owner": lambda kit: kit.add("o", opts={"de": {"id": "d"}}, dedup_id="d"),
     "a limit without an end": running(lambda kit: kit.client.set(kit.key("limiter"), 3)),
     "pending": pending,
     "next slots taken": lambda kit: [kit.add(f"repeat:s:{T0 + 1000 * n}") for n in range(33)],
@@ -137,8 +172,9 @@ STATES: dict[str, Callable[[Kit], object]] = {
     "repeated add": lambda kit: None,
 }
 
-ADDS = ("addStandardJob-9", "addDelayedJob-6", "addPrioritizedJob-9")
+ADDS = ("addStandardJob-9", "addDelayedJob-6", "addPrioritizedJob-9", "addParentJob-6")
 FINISHES = ("moveToFinished-14", "finishMany-15")
+ASIDE = "moveToWaitingChildren-7"
 MOVES = (*FINISHES, "moveToDelayed-12", "retryJob-11", "moveJobFromActiveToWait-9")
 IN_PLACE = ("updateProgress-3", "addLog-2")
 
@@ -147,15 +183,32 @@ TABLE: list[tuple[str, str, int]] = [
     *((name, "another's", 0) for name in (*ADDS, "addMany-10")),
     *((name, "repeated add", 2) for name in (*ADDS, "addMany-10")),
     *((f"{name} (child)", "nothing", -5) for name in ADDS),
+    *((f"{name} (child)", "parent", 1) for name in ADDS),
+    *((f"{name} (child)", "another's child", -7) for name in ADDS),
+    *((f"{name} (child)", "child", 0) for name in ADDS),
+    *((f"{name} (deduplicated)", "owner", 3) for name in ADDS),
+    *((f"{name} (run's child)", "parent without its lock", -2) for name in ADDS),
+    *((f"{name} (run's child)", "parent of another run", -6) for name in ADDS),
+    ("addStandardJob-9 (tree's child)", "parent", -5),
     *((name, "running", 0) for name in (*MOVES, "updateProgress-3")),
-    *((name, "no hash", -1) for name in (*MOVES, *IN_PLACE)),
-    *((name, "no lock", -2) for name in (*MOVES, *IN_PLACE)),
-    *((name, "other lock", -6) for name in (*MOVES, *IN_PLACE)),
-    *((name, "other start", -6) for name in (*MOVES, *IN_PLACE)),
-    *((name, "no start", -6) for name in (*MOVES, *IN_PLACE)),
+    *((name, "no hash", -1) for name in (*MOVES, *IN_PLACE, ASIDE)),
+    *((name, "no lock", -2) for name in (*MOVES, *IN_PLACE, ASIDE)),
+    *((name, "other lock", -6) for name in (*MOVES, *IN_PLACE, ASIDE)),
+    *((name, "other start", -6) for name in (*MOVES, *IN_PLACE, ASIDE)),
+    *((name, "no start", -6) for name in (*MOVES, *IN_PLACE, ASIDE)),
     *((f"{name} (no lock)", "no lock", int(name == "addLog-2")) for name in (*MOVES, *IN_PLACE)),
     *((f"{name} (no lock)", "other start", -6) for name in (*MOVES, *IN_PLACE)),
-    *((name, "not active", -3) for name in MOVES),
+    *((name, "not active", -3) for name in (*MOVES, ASIDE)),
+    (ASIDE, "open child", 0),
+    (ASIDE, "children done", 1),
+    (ASIDE, "running", 2),
+    (ASIDE, "failed child", -9),
+    (f"{ASIDE} (no lock)", "no lock", 2),
+    ("removeChildDependency-1", "child", 0),
+    ("removeChildDependency-1", "gone child", 0),
+    ("removeChildDependency-1", "another's child", 1),
+    ("removeChildDependency-1", "parent", -1),
+    ("removeChildDependency-1", "nothing", -5),
     *((name, "open child", -4) for name in FINISHES),
     *((name, "failed child", -9) for name in FINISHES),
     *((name, "repeated", 1) for name in FINISHES),
@@ -232,6 +285,8 @@ CODE_OF: dict[str, Callable[[Any], Any]] = {
     "obliterate-2": lambda reply: reply[0],
 }
 #: 0 of these is a refusal too.
+#: Other codes with which nothing is changed.
+NOTHING_DONE = {ASIDE: (1, 2), "removeChildDependency-1": (1,)}
 ZERO_REFUSES = ("removeJob-2", "extendLock-2", "releaseLock-1", "cancelJob-2")
 
 
@@ -252,6 +307,7 @@ def test_the_code_and_what_it_leaves(kit, name, state, code):
     assert CODE_OF.get(call.script.name, int)(reply) == code
     refused = code < 0 or (code, call.script.name) == (1, "removeJobScheduler-3")
     refused = refused or (code == 0 and call.script.name in ZERO_REFUSES)
+    refused = refused or code in NOTHING_DONE.get(call.script.name, ())
     recognised = state == "repeated add" or (state == "repeated" and call.script.name in FINISHES)
     if refused or recognised or not call.script.writes:
         assert kit.changed(before) == set()

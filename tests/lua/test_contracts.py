@@ -12,7 +12,7 @@ import pytest
 import redis
 from queue_kit import KEEP_ALL, LOCK_MS, lua_code, new_job, take
 
-from tasks_emq.core import calls, control, reading, runs, scheduling
+from tasks_emq.core import calls, control, flow, reading, runs, scheduling
 from tasks_emq.core.calls import Call
 from tasks_emq.core.keys import QueueKeys
 from tasks_emq.core.runs import Ended, PutOff
@@ -30,6 +30,8 @@ EXAMPLES: dict[Callable[..., Call], list[Call]] = {
         calls.add_job(KEYS, new_job("a", delay_ms=5, nonce="n")),
         calls.add_job(KEYS, new_job("a", eta_ms=5)),
         calls.add_job(KEYS, new_job("a", priority=5, parent_key=KEYS.key("p"))),
+        calls.add_job(KEYS, new_job("a", has_children=True, admits=5)),
+        calls.add_job(KEYS, new_job("a", parent_key=KEYS.key("p"), within={"an": "n"})),
     ],
     calls.add_many: [
         calls.add_many(KEYS, [new_job("a")]),
@@ -52,7 +54,8 @@ EXAMPLES: dict[Callable[..., Call], list[Call]] = {
     ],
     reading.get_metrics: [reading.get_metrics(KEYS, "failed", 0, -1)],
     reading.get_dependency_counts: [reading.get_dependency_counts(KEYS, "a")],
-    calls.remove_job: [calls.remove_job(KEYS, "a")],
+    calls.remove_job: [calls.remove_job(KEYS, "a"), calls.remove_job(KEYS, "a", children=True)],
+    flow.detach_child: [flow.detach_child(KEYS, KEYS.key("a"), KEYS.key("p"))],
     calls.reprocess_job: [calls.reprocess_job(KEYS, "a", "failed", result_field="result")],
     calls.promote_job: [calls.promote_job(KEYS, "a")],
     calls.pause: [calls.pause(KEYS)],
@@ -71,6 +74,10 @@ EXAMPLES: dict[Callable[..., Call], list[Call]] = {
         runs.move_to_delayed(KEYS, PutOff("a", "T", 1, eta_ms=5, extra={"f": "v"}), take=take()),
     ],
     runs.retry_job: [runs.retry_job(KEYS, PUT_OFF), runs.retry_job(KEYS, PUT_OFF, lifo=True)],
+    runs.move_to_waiting_children: [
+        runs.move_to_waiting_children(KEYS, "a", "T", 1),
+        runs.move_to_waiting_children(KEYS, "a", "T", 1, child=KEYS.key("c")),
+    ],
     runs.hand_back: [runs.hand_back(KEYS, "a", "T", 1), runs.hand_back(KEYS, "a", "T", 1, limit_ms=5)],
     runs.recover_stalled: [
         runs.recover_stalled(KEYS, max_stalled=1, interval_ms=4000, cursor=0, retention=KEEP_ALL)
@@ -215,7 +222,9 @@ def test_a_server_takes_it(client, found):
 def test_every_script_has_an_example():
     """The table of examples is complete: every script, and every function that makes a call."""
     assert {call.script.name for call in BUILT} == {found.name for found in SCRIPTS}
-    assert set(EXAMPLES) == makers(calls) | makers(control) | makers(reading) | makers(runs) | makers(scheduling)
+    assert set(EXAMPLES) == makers(calls) | makers(control) | makers(flow) | makers(reading) | makers(
+        runs
+    ) | makers(scheduling)
 
 
 def makers(module: ModuleType) -> set[Callable[..., Call]]:

@@ -36,7 +36,8 @@ def test_an_include_is_used(name):
     """Some script brings it in, and each function of it is called by what includes it."""
     assert any(f"{function}(" in found.text for found in SCRIPTS for function in functions(name))
     for function in functions(name):
-        users = [found for found in SCRIPTS if re.search(rf"(?<!function ){function}\(", lua_code(found.text))]
+        # Called, or handed to what calls it.
+        users = [found for found in SCRIPTS if re.search(rf"(?<!function )\b{function}\b", lua_code(found.text))]
         assert users, function
 
 

@@ -10,13 +10,24 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import pytest
-import redis
 import control_cases  # noqa: F401 -- puts its rows into the table
 import flow_cases  # noqa: F401
+import pytest
+import redis
 import schedule_cases  # noqa: F401
 from cases import CASES, ENDS, Case
-from injection import Outcome, Snapshot, Step, excuse, fetch_starts, run_with_error_at, seen, steps_of, survivors, was_checked
+from injection import (
+    Outcome,
+    Snapshot,
+    Step,
+    excuse,
+    fetch_starts,
+    run_with_error_at,
+    seen,
+    steps_of,
+    survivors,
+    was_checked,
+)
 from invariants import Dump, places, violations
 from prestates import LATER
 from queue_kit import Kit, ended, new_job, take

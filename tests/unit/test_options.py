@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks_emq.core.options import MAX_PRIORITY, OPTION_NAMES, JobOptions, seconds, whole
+from tasks_emq.core.options import MAX_PRIORITY, OPTION_NAMES, Deduplication, JobOptions, seconds, whole
 from tasks_emq.errors import ConfigError
 
 TEN_YEARS = 10 * 365 * 24 * 3600
@@ -110,7 +110,17 @@ def test_options_cannot_be_changed_in_place():
         ({"on_existing": ["return"]}, "on_existing"),
         ({"keep_completed": 0}, "keep_completed=0"),
         ({"keep_failed": "no"}, "keep_failed='no'"),
-        ({"prio": 1}, "unknown option 'prio'; there are: attempts, delay, eta,"),
+        ({"prio": 1}, "unknown option 'prio'; there are: attempts, deduplication, delay, eta, job_id,"),
+        ({"deduplication": 7}, "deduplication=7: an id, or a map of an id and any of ttl, extend, replace"),
+        ({"deduplication": {}}, "deduplication={}"),
+        ({"deduplication": {"ttl": 1}}, "an id, or a map of an id"),
+        ({"deduplication": {"id": "a", "until": 1}}, "an id, or a map of an id"),
+        ({"deduplication": ""}, "deduplication id ''"),
+        ({"deduplication": {"id": 7}}, "deduplication id 7: a text"),
+        ({"deduplication": {"id": "a", "ttl": 0}}, "deduplication ttl=0: at least 0.001 seconds"),
+        ({"deduplication": {"id": "a", "ttl": -1}}, "deduplication ttl=-1"),
+        ({"deduplication": {"id": "a", "replace": 1}}, "deduplication replace=1: True or False"),
+        ({"deduplication": {"id": "a", "extend": True}}, "extend=True starts a ttl anew; give one"),
     ],
 )
 def test_a_rule_that_is_broken_is_named(changes, message):
@@ -164,6 +174,21 @@ def test_what_is_stored():
         "removeOnComplete": True,
         "removeOnFail": True,
     }
+
+
+@pytest.mark.parametrize(
+    ("given", "stored"),
+    [
+        ("a:b", {"id": "a:b"}),
+        ({"id": "a", "ttl": timedelta(seconds=1.5), "extend": True}, {"id": "a", "ttl": 1500, "extend": True}),
+        ({"id": "a", "keep_last_if_active": True}, {"id": "a", "keepLastIfActive": True}),
+        (Deduplication("a", ttl=0.001, replace=True), {"id": "a", "ttl": 1, "replace": True}),
+    ],
+)
+def test_a_deduplication_is_stored_as_the_protocol_says_it(given, stored):
+    options = JobOptions().with_changes({"deduplication": given})
+    assert options.wire(with_attempts=False) == {"de": stored}
+    assert options.with_changes({"deduplication": options.deduplication}) == options
 
 
 def test_one_attempt_is_stored_where_the_task_has_more():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tasks_emq.core.model.dedup import Verdict, answer_duplicate, claim, verdict_of
 from tasks_emq.core.model.keyspace import Keyspace, ModelError
-from tasks_emq.core.model.parents import Parent
+from tasks_emq.core.model.parents import Parent, settle
 from tasks_emq.core.model.queue import Queue
 from tasks_emq.core.model.storing import Add, attach, clock, enqueue, read_add, refusal, store
 from tasks_emq.core.model.wire import refuse, unpack, whole
@@ -34,6 +34,9 @@ def add_one(keys: Keyspace, args: list[str], place: str) -> object:
         keys.zset(prefix + place)[add.id] = score
     if add.replaces:
         keys.zset(prefix + add.replaces).pop(add.id, None)
+        parent_key = add.parent_key or add.old_parent_key
+        if parent_key:
+            settle(Parent.of(keys, parent_key).reopen, prefix + add.id)
     if add.dedup:
         claim(q, add, verdict)
     if add.parent_key:
@@ -123,8 +126,9 @@ def read_follow(packed: str) -> list[Add]:
     """Adds that a finishing run brings along."""
     found = []
     for given in unpack(packed) if packed else []:
-        job_id, name, payload, opts, kind, parent_key, parent = [*given, None, None][:7]
+        job_id, name, payload, opts, kind, parent_key, parent, waits = [*given, None, None, None][:8]
         add = Add(job_id, name, payload, kind, opts, parent_key=parent_key, parent=parent)
+        add.waits = waits is True
         found.append(add)
     return found
 
@@ -133,10 +137,18 @@ def publish(q: Queue, follow: list[Add], now: int) -> None:
     """Add them, before the run that brings them leaves `active`."""
     ready = False
     for add in follow:
-        if not q.has(add.id):
+        orphan = add.parent_key and not q.keys.exists(add.parent_key)
+        if q.has(add.id) or orphan:
+            continue
+        if add.waits:
+            store(q, add, now)
+            q.waiting_children[add.id] = now
+            q.tell("added", jobId=add.id, name=add.name)
+            q.tell("waiting-children", jobId=add.id)
+        else:
             ready = enqueue(q, add, now) or ready
-            if add.parent_key:
-                Parent.of(q.keys, add.parent_key).open.add(q.prefix + add.id)
+        if add.parent_key:
+            Parent.of(q.keys, add.parent_key).open.add(q.prefix + add.id)
     if follow:
         q.keys.increase(f"{q.prefix}id", len(follow))
         if ready:

@@ -11,7 +11,7 @@ from tasks_emq.core.model.storing import clock
 from tasks_emq.core.model.wire import LARGEST, whole
 
 #: Ids that one call takes. Source: design T7
-_BATCH = 500
+_BATCH = 250
 _ERROR = '{"type":"JobCancelled","code":"cancelled","message":"cancelled"}'
 
 
@@ -55,6 +55,9 @@ def _cancel(job: Parent, nonce: str, now: int) -> tuple[int, bool]:
     q.tell_trimming("failed", jobId=job.id, failedReason=reason, prev=place)
     if "parentKey" in stored:
         parent = Parent.of(q.keys, stored["parentKey"])
+        above = parent.queue.job(parent.id)
+    # The edge to a parent that has ended so stays open: by it a later call finds what is left below the child.
+    if "parentKey" in stored and not ("x:cancel" in above and parent.id in parent.queue.failed):
         settle(parent.child_failed, job.key, policy_of(stored.get("parent")), reason, now)
     if "deid" in stored:
         settle(let_go, q, job.id, stored["deid"], now)
@@ -150,8 +153,6 @@ def move_jobs(keys: Keyspace, names: list[str], args: list[str]) -> object:
             else:
                 for name in _LEFT_BY_AN_END:
                     job.pop(name, None)
-                if "parentKey" in job:
-                    settle(Parent.of(keys, job["parentKey"]).reopen, q.prefix + job_id)
             q.tell_trimming("waiting", jobId=job_id, prev=state)
         del source[job_id]
     if ids:

@@ -69,10 +69,12 @@ def let_go(q: Queue, job_id: str, dedup_id: str, now: int) -> None:
     """What the end of a job does to its deduplication id: the job that was held back for it follows."""
     key, held_key = f"{q.prefix}de:{dedup_id}", f"{q.prefix}dn:{dedup_id}"
     left = q.keys.ttl(key)
-    if left == 0 or (left == -1 and q.keys.get(key) == job_id):
-        q.keys.delete(key)
+    owned = left == 0 or (left == -1 and q.keys.get(key) == job_id)
     held = dict(q.keys.hash(held_key))
-    if not held:
+    if not held or ("jid" in held and q.has(held["jid"])):
+        if owned:
+            q.keys.delete(key)
+        q.keys.delete(held_key)
         return
     opts = from_json(held.get("opts", "{}"))
     given = opts.get("de")

@@ -10,7 +10,7 @@ from tasks_emq.core.model.dedup import let_go
 from tasks_emq.core.model.fetching import Fetch, fetch_next
 from tasks_emq.core.model.keyspace import Keyspace, raw
 from tasks_emq.core.model.parents import Parent, policy_of, remove_job, settle
-from tasks_emq.core.model.queue import Queue
+from tasks_emq.core.model.queue import Queue, lock_refusal
 from tasks_emq.core.model.storing import Add, clock
 from tasks_emq.core.model.wire import fields_of, refuse, unpack, whole
 
@@ -41,17 +41,6 @@ class Run:
     def target(self) -> str:
         """The state that the job goes to."""
         return "failed" if self.failed else "completed"
-
-
-def lock_refusal(q: Queue, job_id: str, token: str, ats: str) -> int:
-    """0 when the run may write, -2 no lock, -6 the lock of another run (T6)."""
-    if token != "0":
-        held = q.held_by(job_id)
-        if held is None:
-            return -2
-        if held != token:
-            return -6
-    return -6 if ats and q.job(job_id).get("ats") != ats else 0
 
 
 def leave_refusal(q: Queue, job_id: str, token: str, ats: str) -> int:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from tasks_emq.core.model.finishing import lock_refusal
 from tasks_emq.core.model.keyspace import Keyspace
 from tasks_emq.core.model.parents import Parent, free_dedup, remove_job
-from tasks_emq.core.model.queue import Queue, take_last
+from tasks_emq.core.model.queue import Queue, lock_refusal, take_last
 from tasks_emq.core.model.storing import clock
 from tasks_emq.core.model.wire import flat, unpack, whole
 

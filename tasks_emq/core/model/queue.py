@@ -207,6 +207,17 @@ class Queue:
         return ModelError(text)
 
 
+def lock_refusal(q: Queue, job_id: str, token: str, ats: str) -> int:
+    """0 when the run may write, -2 no lock, -6 the lock of another run (T6)."""
+    if token != "0":
+        held = q.held_by(job_id)
+        if held is None:
+            return -2
+        if held != token:
+            return -6
+    return -6 if ats and q.job(job_id).get("ats") != ats else 0
+
+
 def take_last(ids: list[str], job_id: str) -> None:
     """Take the rightmost of such an id out of a list."""
     for place in range(len(ids) - 1, -1, -1):

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tasks_emq.core.model.keyspace import Keyspace
-from tasks_emq.core.model.parents import Parent
-from tasks_emq.core.model.queue import Queue
+from tasks_emq.core.model.parents import Parent, policy_of, settle
+from tasks_emq.core.model.queue import Queue, lock_refusal
 from tasks_emq.core.model.wire import refuse, to_json, unpack, whole
 
 
@@ -33,6 +33,10 @@ class Add:
     admitted_by: str | None = None
     replaces: str | None = None
     ats: str | None = None
+    within: dict[str, str] | None = None
+    old_parent_key: str | None = None
+    old_parent: str = "{}"
+    waits: bool = False
     delay: int = field(init=False)
     priority: int = field(init=False)
 
@@ -49,7 +53,7 @@ class Add:
 def read_add(args: list[str]) -> tuple[str, Add]:
     """ARGV of the scripts that add one job; also the queue's prefix."""
     head, payload, packed, name, eta = args
-    h = unpack(head) + [None] * 13
+    h = unpack(head) + [None] * 14
     opts = unpack(packed) or {}
     if eta and whole(eta) is None:
         raise refuse("eta: ms since the epoch, or empty")
@@ -59,7 +63,7 @@ def read_add(args: list[str]) -> tuple[str, Add]:
     add = Add(
         id=h[1], name=h[2], payload=payload, kind=name, opts=opts, nonce=h[9] or "",
         timestamp="" if h[3] is None else h[3], eta=whole(eta), parent_key=h[4], parent=h[6], dedup=dedup,
-        deid=dedup and dedup["id"], rerun=h[10] is True, room=whole(h[11]) or 1, admitted_by=h[12],
+        deid=dedup and dedup["id"], rerun=h[10] is True, room=whole(h[11]) or 1, admitted_by=h[12], within=h[13],
     )  # fmt: skip
     return h[0], add
 
@@ -78,6 +82,8 @@ def store(q: Queue, add: Add, now: int) -> None:
         job["ats"] = str(whole(add.ats) or 0)
     if add.parent_key:
         job |= {"parentKey": add.parent_key, "parent": to_json(add.parent)}
+    elif add.replaces and add.old_parent_key:
+        job |= {"parentKey": add.old_parent_key, "parent": add.old_parent}
     if add.deid:
         job["deid"] = add.deid
     if add.rjk:
@@ -103,33 +109,65 @@ def enqueue(q: Queue, add: Add, now: int) -> bool:
 
 
 def refusal(q: Queue, add: Add) -> int | None:
-    """Why there is nothing to add: -5, -7, 0 the id exists, 2 by this very call; or None."""
-    if add.parent_key and not q.keys.exists(add.parent_key):
-        return -5
-    if not add.id or not q.has(add.id):
-        return None
+    """Why there is nothing to add: a negative code, 0 the id exists, 2 by this very call; or None."""
+    code = _parent_refusal(q, add) if add.parent_key else None
+    if code or not add.id or not q.has(add.id):
+        return code
     job = q.job(add.id)
     if not add.nonce or job.get("an") == add.nonce:
         return 2
+    code = _child_refusal(q, add, job)
+    if code:
+        return code
     if add.rerun:
         for name, ended in (("completed", q.completed), ("failed", q.failed)):
             if add.id in ended:
                 add.replaces, add.ats = name, job.get("ats")
                 return None
-    old = job.get("parentKey")
-    if add.parent_key and old and old != add.parent_key and q.keys.exists(old):
-        return -7
     return 0
 
 
+def _parent_refusal(q: Queue, add: Add) -> int | None:
+    """-5 there is no such parent, or another one than came with the child; -2, -6 the run that adds it is over."""
+    parent = Parent.of(q.keys, add.parent_key or "")
+    if not parent.there:
+        return -5
+    if not add.within:
+        return None
+    if "an" in add.within:
+        return None if parent.queue.job(parent.id).get("an") == add.within["an"] else -5
+    return lock_refusal(parent.queue, parent.id, add.within["token"], add.within["ats"]) or None
+
+
+def _child_refusal(q: Queue, add: Add, job: dict[str, str]) -> int | None:
+    """-7 an existing job has another living parent; that parent is noted for a new run of it."""
+    old, key = job.get("parentKey"), q.prefix + add.id
+    living = old is not None and q.keys.exists(old)
+    if not add.parent_key:
+        if living:
+            add.old_parent_key, add.old_parent = old, job.get("parent", "{}")
+        return None
+    if living and old != add.parent_key:
+        return -7
+    above: str | None = add.parent_key
+    while above is not None:
+        if above == key:
+            raise refuse(f"{key} cannot be a child of what waits for it")
+        parent = Parent.of(q.keys, above)
+        above = parent.queue.job(parent.id).get("parentKey")
+    return None
+
+
 def attach(q: Queue, add: Add, now: int) -> None:
-    """Hang an existing job under a parent: as done where it has completed, else as one to wait for."""
+    """Hang an existing job under a parent: one that has ended settles its edge, any other is waited for."""
     assert add.parent_key
-    job, parent = q.job(add.id), Parent.of(q.keys, add.parent_key)
+    job, parent, key = q.job(add.id), Parent.of(q.keys, add.parent_key), q.prefix + add.id
     job |= {"parentKey": add.parent_key, "parent": to_json(add.parent)}
-    parent.open.add(q.prefix + add.id)
+    parent.open.add(key)
     if add.id in q.completed:
-        parent.completed(q.prefix + add.id, job.get("returnvalue") or job.get("result") or "null", now)
+        settle(parent.completed, key, job.get("returnvalue", job.get("result", "null")), now)
+    elif add.id in q.failed:
+        settle(parent.child_failed, key, policy_of(job["parent"]), job.get("failedReason", ""), now)
 
 
 def clock(keys: Keyspace, given: object) -> int:

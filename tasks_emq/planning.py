@@ -1,0 +1,210 @@
+"""Workflows as trees of jobs: which jobs there are, who waits for whom, and where each gets its first argument."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from tasks_emq.core.calls import NewJob
+from tasks_emq.core.flow import RELAY, Node, Shape, fed_by, leaf_of, under
+from tasks_emq.core.keys import QueueKeys, new_job_id
+from tasks_emq.errors import ConfigError
+from tasks_emq.steps import Composite, Parallel, Series, Signature
+
+if TYPE_CHECKING:
+    from tasks_emq.app import App
+    from tasks_emq.task import Task
+
+#: Bytes of what a relay carries: the arguments of the jobs that it brings into being.
+RELAY_PAYLOAD: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the first steps of an element get before their own arguments.
+
+    Args:
+        values: known already. relayed: one value more, which a relay hands on when it ends.
+    """
+
+    values: tuple[Any, ...] = ()
+    relayed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One step of a series.
+
+    Args:
+        step: a signature or a composite that is no series. policy: what its failure does to what waits for it.
+        inherited: the policy inside it, unless it has one of its own.
+    """
+
+    step: Any
+    policy: str
+    inherited: str
+
+
+def links(series: Series, policy: str, inherited: str) -> Iterator[Link]:
+    """The steps of a series, those of a series in it laid out in a row."""
+    inner = series.on_failure or inherited
+    for i, step in enumerate(series.steps):
+        to_next = policy if i == len(series.steps) - 1 else inner
+        if isinstance(step, Series):
+            yield from links(step, to_next, inner)
+        else:
+            yield Link(step, to_next, inner)
+
+
+class Planner:
+    """Turns elements into nodes, parents first: a child's fields hold its parent's key.
+
+    Args:
+        elements: all that will be planned. parent: full key of the job that waits for them, or None.
+        queue: of that job.
+
+    Raises:
+        ConfigError: tasks of several apps, or queues that no flow can span.
+    """
+
+    def __init__(self, elements: Sequence[Any], *, parent: str | None = None, queue: str | None = None) -> None:
+        tasks = [task for step in elements for task in _tasks(step)]
+        apps = {id(task.app): task.app for task in tasks}
+        if len(apps) != 1:
+            raise ConfigError("a workflow needs tasks of exactly one app")
+        self.app: App = next(iter(apps.values()))
+        queues = {task.job_options.queue for task in tasks} | ({queue} if queue else set())
+        codecs = {name: self.app.codec(name).name for name in sorted(queues)}
+        if len({*codecs.values()}) > 1:
+            shown = ", ".join(f"{name}: {codec}" for name, codec in codecs.items())
+            raise ConfigError(f"the queues of a workflow must have one codec, since values pass through it; {shown}")
+        self._parent = parent
+        self._tasks: dict[str, Task[..., Any]] = {}
+        self._raw: dict[str, tuple[list[Any], dict[str, Any], bool]] = {}
+
+    def task_of(self, node: Node) -> Task[..., Any]:
+        """The task that a planned node runs."""
+        return self._tasks[node.job.id]
+
+    def element(
+        self, step: Any, parent: str | None, policy: str, given: Given = Given()
+    ) -> tuple[list[Node], Shape]:
+        """Plan one element.
+
+        Args:
+            parent: full key of what waits for it. policy: what its failure does to that, and what those of its own
+                steps do unless it says otherwise. given: what its first steps get.
+
+        Returns:
+            Its topmost nodes, and the shape of its value.
+
+        Raises:
+            ConfigError: it cannot be a flow; the message says why. As Task.delay.
+        """
+        if isinstance(step, Parallel):
+            return self._side_by_side(step, parent, step.on_failure or policy, given)
+        if isinstance(step, Series):
+            return self._row([*links(step, policy, policy)], parent, given)
+        return self._leaf(step, parent, policy, given)
+
+    def _side_by_side(
+        self, members: Composite, parent: str | None, policy: str, given: Given
+    ) -> tuple[list[Node], list[Shape]]:
+        nodes: list[Node] = []
+        shape: list[Shape] = []
+        for step in members.steps:
+            part, value = self.element(step, parent, policy, given)
+            nodes += part
+            shape.append(value)
+        return nodes, shape
+
+    def _row(self, row: Sequence[Link], parent: str | None, given: Given) -> tuple[list[Node], Shape]:
+        *before, last = row
+        if isinstance(last.step, Parallel):
+            policy = last.step.on_failure or last.inherited
+            if before:
+                return self._fan_out(before, last, policy, parent, given)
+            return self._side_by_side(last.step, parent, policy, given)
+        if not before:
+            return self._leaf(last.step, parent, last.policy, given)
+        job, keys = self._job(last.step, (None, *last.step.args), parent, waits=True)
+        children, shape = self._row(before, keys.key(job.id), given)
+        if not children:
+            # Nothing but empty groups before it: its argument is known, and it need not wait.
+            return self._leaf(last.step, parent, last.policy, Given((shape,)))
+        if job.nonce:
+            children = [_within(child, job.nonce) for child in children]
+        self._raw[job.id] = ([None, *last.step.args], dict(last.step.kwargs), False)
+        return self._hung(Node(keys, fed_by(job, shape), tuple(children)), parent, last.policy)
+
+    def _fan_out(
+        self, before: Sequence[Link], last: Link, policy: str, parent: str | None, given: Given
+    ) -> tuple[list[Node], Shape]:
+        """A group after a step: a relay waits for the step, and brings the members into being when it ends."""
+        if parent is None:
+            raise ConfigError("a chain cannot end with a group after a step; add a step that collects the values")
+        members, shape = self._side_by_side(last.step, parent, policy, Given(relayed=True))
+        if not members:
+            return self._row(before, parent, given)[0], shape
+        brought = [node for member in members for node in member.walk()]
+        keys = brought[0].keys
+        if any(node.keys is not keys for node in brought) or not parent.startswith(keys.prefix):
+            raise ConfigError(
+                "a group after a step comes into being with the end of that step: all its steps, and the one that "
+                "collects their values, must be on one queue"
+            )
+        relay_id = new_job_id(time.time_ns() // 1_000_000)
+        children, value = self._row(before, keys.key(relay_id), given)
+        if not children:
+            return self._side_by_side(last.step, parent, policy, Given((value,)))
+        rows = [self._relayed(node) for node in brought]
+        codec = self.app.codec(keys.queue)
+        payload = codec.pack_call([rows], {}, limit=RELAY_PAYLOAD)
+        relay = NewJob(relay_id, RELAY, payload, codec.payload_field, {})
+        self._raw[relay_id] = ([rows], {}, False)
+        node = Node(keys, fed_by(relay, value), tuple(children), later=len(rows))
+        return [under(node, parent, last.policy)], shape
+
+    def _relayed(self, node: Node) -> list[object]:
+        """A job as its relay carries it; what it gets first is not known yet."""
+        job, (args, kwargs, fed) = node.job, self._raw[node.job.id]
+        return [
+            job.id, job.name, args, kwargs, dict(job.opts), job.parent_key, job.parent_policy, job.has_children, fed,
+        ]  # fmt: skip
+
+    def _leaf(
+        self, step: Signature[Any], parent: str | None, policy: str, given: Given
+    ) -> tuple[list[Node], Shape]:
+        first = (None,) if given.relayed else given.values
+        job, keys = self._job(step, (*first, *step.args), parent, waits=given.relayed)
+        self._raw[job.id] = (list(step.args), dict(step.kwargs), given.relayed)
+        return self._hung(Node(keys, job), parent, policy)
+
+    def _job(
+        self, step: Signature[Any], args: Sequence[Any], parent: str | None, *, waits: bool
+    ) -> tuple[NewJob, QueueKeys]:
+        task = step.task
+        job = task.new_job(args, step.kwargs)
+        if job.nonce and parent != self._parent:
+            raise ConfigError(f"{task.name}: only the last step of a workflow may have an id of its own")
+        if waits and job.eta_ms is not None:
+            raise ConfigError(f"{task.name}: a step that waits for others has no eta; a delay counts from their end")
+        self._tasks[job.id] = task
+        return job, self.app.keys(task.job_options.queue)
+
+    def _hung(self, node: Node, parent: str | None, policy: str) -> tuple[list[Node], Shape]:
+        return [node if parent is None else under(node, parent, policy)], leaf_of(node.key, policy)
+
+
+def _within(child: Node, nonce: str) -> Node:
+    """A child that is added only if its parent, which has an id of its own, has come with it."""
+    return replace(child, job=replace(child.job, within={"an": nonce}))
+
+
+def _tasks(step: Any) -> Iterator[Task[..., Any]]:
+    if isinstance(step, Signature):
+        yield step.task
+    else:
+        yield from step.tasks()

@@ -1,0 +1,350 @@
+"""Steering a queue and its jobs through the API, in both colours; U9: a pause while jobs run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from colours import ask, each_colour
+from consuming import Gate, Program, Watch, consuming
+from waiting import eventually
+
+from tasks_emq import App, Job, Queue, Retry, current_job
+from tasks_emq.consumer.consumer import Consumer
+from tasks_emq.errors import CannotSerialize, ConfigError, JobFailed, JobLocked, JobNotFound, JobNotInState
+
+
+@pytest.fixture
+def app(url: str) -> Iterator[App]:
+    made = App(url)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def watch(client: redis.Redis) -> Watch:
+    return Watch(client)
+
+
+def tell(colour: str, app: App, job: Job[Any], name: str, *args: Any, **options: Any) -> Any:
+    """The answer of one method of a job."""
+    if colour == "sync":
+        return getattr(job, name)(*args, **options)
+
+    async def run() -> Any:
+        try:
+            return await getattr(job, f"a{name}")(*args, **options)
+        finally:
+            await app.aclose()
+
+    return asyncio.run(run())
+
+
+# ---- many jobs
+
+
+@each_colour
+def test_failed_jobs_are_retried(app: App, colour: str) -> None:
+    """More than one call takes, and no more than there are at the start."""
+    broken = [True]
+
+    @app.task(name="work")
+    async def work(n: int) -> int:
+        if broken[0]:
+            raise ValueError("broken")
+        return n
+
+    jobs = work.delay_many([(n,) for n in range(600)])
+    Consumer(app, burst=True).run()
+    assert Queue("default", app=app).counts()["failed"] == 600
+    broken[0] = False
+    counts: list[int] = []
+    assert ask(colour, app, "retry_failed", limit=2) == 2
+    assert ask(colour, app, "retry_failed", progress=counts.append) == 598
+    assert counts == [500, 598]
+    Consumer(app, burst=True).run()
+    assert [job.result(timeout=0) for job in jobs] == list(range(600))
+    assert ask(colour, app, "retry_failed") == 0
+
+
+@each_colour
+def test_delayed_jobs_are_promoted(app: App, colour: str) -> None:
+    @app.task(name="work")
+    async def work(n: int) -> int:
+        return n
+
+    jobs = work.options(delay=3600).delay_many([(n,) for n in range(30)])
+    assert ask(colour, app, "promote_all") == 30
+    Consumer(app, burst=True).run()
+    assert [job.result(timeout=0) for job in jobs] == list(range(30))
+
+
+@each_colour
+def test_drain_and_clean(app: App, colour: str) -> None:
+    @app.task(name="work")
+    async def work() -> None: ...
+
+    queue = Queue("default", app=app)
+    done = work.delay()
+    Consumer(app, burst=True).run()
+    work.delay_many([()] * 700)
+    work.options(delay=60).delay_many([()] * 5)
+    counts: list[int] = []
+    assert ask(colour, app, "drain", progress=counts.append) == 700
+    assert (counts[-1], queue.counts()["delayed"]) == (700, 5)
+    assert ask(colour, app, "drain", delayed=True) == 5
+    assert ask(colour, app, "clean", "completed", older_than=timedelta(hours=1)) == 0
+    work.delay_many([()] * 9)
+    assert ask(colour, app, "clean", "waiting", limit=2, progress=counts.append) == 2
+    assert (counts[-1], queue.counts()["waiting"]) == (2, 7)
+    assert ask(colour, app, "clean", "completed") == 1
+    with pytest.raises(JobNotFound):
+        done.refresh()
+
+
+@each_colour
+def test_obliterate(app: App, watch: Watch, colour: str) -> None:
+    """Not over running jobs, unless forced; with its end the pause is over."""
+    gate = Gate()
+
+    @app.task(name="work")
+    async def work() -> None:
+        await gate.await_()
+
+    with consuming(app, concurrency=1):
+        jobs = work.delay_many([()] * 600)
+        eventually(lambda: gate.entered)
+        with pytest.raises(JobLocked, match="queue default has running jobs"):
+            ask(colour, app, "obliterate")
+        assert Queue("default", app=app).is_paused() is False
+        counts: list[int] = []
+        assert ask(colour, app, "obliterate", force=True, progress=counts.append) == 600
+        assert counts == [500, 600]
+        with pytest.raises(JobNotFound):
+            jobs[0].result(timeout=0)
+        gate.open()
+        assert work.delay().result(timeout=5) is None
+    assert not [job for job in jobs if job.state() != "unknown"]
+
+
+@each_colour
+def test_a_refused_obliterate_leaves_a_pause_alone(app: App, watch: Watch, colour: str) -> None:
+    queue = Queue("default", app=app)
+    queue.pause()
+    watch.client.lpush(watch.key("active"), "a")
+    with pytest.raises(JobLocked):
+        ask(colour, app, "obliterate")
+    assert queue.is_paused()
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "options", "message"),
+    [
+        ("clean", ("active",), {}, "state 'active' cannot be cleaned: one of completed, failed, delayed"),
+        ("clean", ("nowhere",), {}, "state 'nowhere' cannot be cleaned"),
+        ("clean", ("failed",), {"older_than": -1}, "older_than=-1: between 0 seconds"),
+        ("clean", ("failed",), {"limit": 0}, "limit=0: a whole number from 1"),
+        ("retry_failed", (), {"limit": True}, "limit=True"),
+        ("rate_limit", (5,), {}, r"rate_limit\(5, None\): so many starts per so many seconds"),
+        ("rate_limit", (None, 5), {}, r"rate_limit\(None, 5\)"),
+        ("rate_limit", (5, 0), {}, "per=0: at least 0.001 seconds"),
+        ("rate_limit", (0, 1), {}, "max=0: a whole number from 1"),
+        ("concurrency", (0,), {}, "concurrency=0: a whole number from 1"),
+        ("max_length", ("many",), {}, "max_length='many': a whole number from 1"),
+    ],
+)
+@each_colour
+def test_bad_input(app: App, colour: str, name: str, args: Any, options: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        ask(colour, app, name, *args, **options)
+
+
+# ---- one job
+
+
+@each_colour
+def test_priority_and_delay_of_one_job(app: App, colour: str) -> None:
+    ran: list[str] = []
+
+    @app.task(name="work")
+    async def work(who: str) -> None:
+        ran.append(who)
+
+    first, second, later = work.delay("first"), work.delay("second"), work.options(delay=3600).delay("later")
+    tell(colour, app, first, "change_priority", 7)
+    tell(colour, app, later, "change_delay", timedelta(seconds=0.2))
+    with consuming(app, concurrency=1):
+        later.result(timeout=5)
+    assert ran == ["second", "first", "later"]
+    with pytest.raises(JobNotInState):
+        tell(colour, app, second, "change_delay", 5)
+    with pytest.raises(ConfigError, match="priority=-1"):
+        tell(colour, app, first, "change_priority", -1)
+    for name, value in (("change_priority", 1), ("change_delay", 1)):
+        with pytest.raises(JobNotFound):
+            tell(colour, app, app.job("nobody"), name, value)
+
+
+@each_colour
+def test_other_arguments(app: App, colour: str) -> None:
+    """Checked like those of `.delay()`, in the codec that the job has; not under a run."""
+    gate = Gate()
+
+    @app.task(name="work", max_payload=200)
+    def work(n: int, *, text: str = "") -> str:
+        gate.wait()
+        return f"{n} {text}"
+
+    job = work.delay(1)
+    tell(colour, app, job, "update_arguments", 2, text="é")
+    with pytest.raises(TypeError, match="unexpected keyword argument 'nope'"):
+        tell(colour, app, job, "update_arguments", 2, nope=1)
+    with pytest.raises(CannotSerialize):
+        tell(colour, app, job, "update_arguments", object())
+    with consuming(app):
+        eventually(lambda: gate.entered)
+        with pytest.raises(JobLocked, match="is running"):
+            tell(colour, app, app.job(job.id), "update_arguments", 3)
+        gate.open()
+        assert job.result(timeout=5) == "2 é"
+    tell(colour, app, job, "update_arguments", 4)
+    job.retry()
+    Consumer(app, burst=True).run()
+    assert job.result(timeout=0) == "4 "
+    with pytest.raises(JobNotFound):
+        tell(colour, app, app.job("nobody"), "update_arguments", 1)
+
+
+def test_arguments_of_a_json_job_stay_json(url: str, watch: Watch) -> None:
+    app = App(url, codec="json")
+
+    @app.task(name="work")
+    async def work(n: int) -> int:
+        return n
+
+    job = work.delay(1)
+    job.update_arguments(n=2)
+    assert watch.hash(job.id).keys() & {"args", "data"} == {"data"}
+    Consumer(app, burst=True).run()
+    assert job.result(timeout=0) == 2
+    app.close()
+
+
+@pytest.mark.parametrize("kind", ["coroutine", "function"])
+def test_a_run_changes_its_own_arguments(app: App, kind: str) -> None:
+    """For its next attempt: a step that goes on where the last one stopped."""
+    done: list[int] = []
+
+    async def coroutine(step: int = 0) -> int:
+        done.append(step)
+        if step < 3:
+            await current_job().aupdate_arguments(step=step + 1)
+            raise Retry(delay=0)
+        return step
+
+    def function(step: int = 0) -> int:
+        done.append(step)
+        if step < 3:
+            current_job().update_arguments(step + 1)
+            raise Retry(delay=0)
+        return step
+
+    task = app.task(name="work", attempts=9)(coroutine if kind == "coroutine" else function)  # type: ignore[arg-type]
+    job = task.delay()
+    Consumer(app, burst=True).run()
+    assert (job.result(timeout=0), done) == (3, [0, 1, 2, 3])
+
+
+# ---- pause
+
+
+def test_a_pause_while_jobs_run(app: App, watch: Watch) -> None:
+    """U9: what runs ends, nothing starts: not what falls due, not a retry; afterwards all run once, in order."""
+    gate, ran = Gate(), []
+
+    @app.task(name="hold")
+    async def hold(n: int) -> int:
+        await gate.await_(n)
+        return n
+
+    @app.task(name="fail", attempts=2, backoff=0.05)
+    async def fail() -> int:
+        await gate.await_("fail")
+        if current_job().attempt == 1:
+            raise ValueError("once")
+        return 1
+
+    @app.task(name="work")
+    async def work(n: int) -> None:
+        ran.append(n)
+
+    queue = Queue("default", app=app)
+    with consuming(app, concurrency=3):
+        held = [hold.delay(n) for n in range(2)]
+        failing = fail.delay()
+        eventually(lambda: len(gate.entered) == 3)
+        waiting = work.delay_many([(n,) for n in range(50)])
+        due = work.options(delay=0.2).delay_many([(n,) for n in range(100, 105)])
+        queue.pause()
+        gate.open()
+        assert [job.result(timeout=5) for job in held] == [0, 1]
+        # The retry and the delayed ones fall due; a fetch moves them to where they wait.
+        eventually(lambda: watch.ids()["delayed"] == [], timeout=5)
+        assert (ran, watch.ids()["active"], queue.counts()["waiting"]) == ([], [], 56)
+        queue.resume()
+        for job in (*waiting, *due, failing):
+            job.result(timeout=5)
+    assert sorted(ran[:50]) == list(range(50))
+    assert ran[:45] == sorted(ran[:45])
+    assert sorted(ran[50:]) == list(range(100, 105))
+
+
+def test_what_a_dead_consumer_ran_is_not_started_while_paused(
+    tmp_path: Path, valkey_url: str, valkey_client: redis.Redis
+) -> None:
+    """U9: recovered, it waits for the resume."""
+    (tmp_path / "jobs.py").write_text(
+        "import asyncio\nfrom tasks_emq import App\napp = App()\n"
+        "@app.task(name='work')\nasync def work():\n    await asyncio.sleep(60)\n"
+    )
+    app, watch = App(valkey_url), Watch(valkey_client)
+
+    @app.task(name="work")
+    async def work() -> int:
+        return 1
+
+    job = work.delay()
+    with Program(tmp_path, valkey_url) as program:
+        eventually(lambda: watch.ids()["active"] == [job.id], timeout=15)
+        queue = Queue("default", app=app)
+        queue.pause()
+        program.process.kill()
+    with consuming(app):
+        eventually(lambda: watch.ids()["wait"] == [job.id])
+        watch.parked()
+        assert job.state() == "waiting"
+        queue.resume()
+        assert job.result(timeout=5) == 1
+    app.close()
+
+
+def test_a_deferred_failure_is_over_with_a_manual_retry(app: App, watch: Watch) -> None:
+    """A job that is retried by hand starts anew, also when it had been given up."""
+
+    @app.task(name="work")
+    async def work() -> int:
+        return 1
+
+    job = work.delay()
+    watch.client.hset(watch.key(job.id), "defa", "stalled")
+    Consumer(app, burst=True).run()
+    with pytest.raises(JobFailed):
+        job.result(timeout=0)
+    assert Queue("default", app=app).retry_failed() == 1
+    Consumer(app, burst=True).run()
+    assert job.result(timeout=0) == 1

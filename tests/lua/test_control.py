@@ -1,0 +1,426 @@
+"""Steering many jobs: drain, clean, obliterate (C61), retry and promote many; and changing one that waits."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, TypeVar
+
+import pytest
+import redis
+from control_cases import deduplicated
+from queue_kit import T0, Kit, fill, new_job
+
+from tasks_emq.core import calls, control, control_flows, runs
+from tasks_emq.core.calls import Call, Flow
+from tasks_emq.core.replies import TakenJob
+from tasks_emq.errors import JobLocked, JobNotInState, LockMismatch
+
+R = TypeVar("R")
+PENDING = f"repeat:s:{T0 + 5}"
+
+
+@pytest.fixture
+def kit(client):
+    return Kit(client)
+
+
+def drive(kit: Kit, flow: Flow[R], seen: list[Call[Any]] | None = None) -> R:
+    """Run a flow to its end."""
+    value: Any = None
+    while True:
+        try:
+            request = flow.send(value)
+        except StopIteration as done:
+            result: R = done.value
+            return result
+        if seen is not None:
+            seen.append(request)
+        words = request.words_in_full if isinstance(request, Call) else request.words
+        value = request.parse(kit.client.execute_command(*words))
+
+
+def pending(kit: Kit) -> None:
+    """The next iteration of a schedule, and one that is the next no more."""
+    for job_id in (PENDING, "repeat:s:1"):
+        kit.add(job_id, delay_ms=5)
+        kit.client.hset(kit.key(job_id), "rjk", "s")
+    kit.client.zadd(kit.key("repeat"), {"s": T0 + 5})
+    kit.client.hset(kit.key("repeat:s"), mapping={"name": "work", "every": 10, "ic": 2})
+
+
+def full(kit: Kit) -> None:
+    """Jobs in every state, in the legacy list, with logs and locks; a schedule."""
+    kit.finish(kit.running("done"))
+    kit.finish(kit.running("bad"), "no", failed=True)
+    kit.running("runs")
+    kit.client.rpush(kit.key("runs:logs"), "line")
+    fill(kit, 3)
+    fill(kit, 3, "p", priority=2)
+    fill(kit, 3, "d", delay_ms=100)
+    kit.client.rpush(kit.key("paused"), "old")
+    kit.client.hset(kit.key("old"), mapping={"name": "work", "timestamp": T0})
+    kit.add("parent", has_children=True)
+    kit.run(calls.add_job(kit.keys, new_job("child", parent_key=kit.key("parent")), timestamp_ms=T0))
+    pending(kit)
+
+
+def jobs_left(kit: Kit) -> set[str]:
+    """The hashes of jobs."""
+    keys = [key.decode().removeprefix(kit.keys.prefix) for key in kit.client.scan_iter()]
+    kinds = {key: kit.client.type(kit.key(key)) for key in keys}
+    own = re.compile(r"meta|repeat(:s)?|metrics:.*")
+    return {key for key, kind in kinds.items() if kind == b"hash" and not own.fullmatch(key)}
+
+
+# ---- drain
+
+
+def test_drain_deletes_what_waits(kit):
+    """C61. What runs and what has ended stays; the parent of a drained child goes with it."""
+    full(kit)
+    kit.told()
+    assert drive(kit, control_flows.drain(kit.keys, False, None)) == 8
+    assert jobs_left(kit) == {"done", "bad", "runs", "d0", "d1", "d2", PENDING, "repeat:s:1"}
+    assert [kit.ids(key) for key in ("wait", "paused", "prioritized", "waiting-children")] == [[], [], [], []]
+    assert kit.told() == []
+
+
+def test_drain_deletes_delayed_jobs_too_but_no_pending_iteration(kit):
+    full(kit)
+    assert drive(kit, control_flows.drain(kit.keys, True, None)) == 12
+    assert jobs_left(kit) == {"done", "bad", "runs", PENDING}
+    assert kit.ids("delayed") == [PENDING]
+    assert drive(kit, control_flows.drain(kit.keys, True, None)) == 0
+
+
+def test_drain_goes_past_what_it_leaves(kit):
+    """Pending iterations at the old end of a list, more than one call looks at."""
+    ids = [f"repeat:s{n}:7" for n in range(700)]
+    kit.client.zadd(kit.key("repeat"), {f"s{n}": 7 for n in range(700)})
+    for start in range(0, 700, 250):
+        part = [new_job(job_id) for job_id in ids[start : start + 250]]
+        kit.run(calls.add_many(kit.keys, part, timestamp_ms=T0))
+    fill(kit, 600)
+    counts: list[int] = []
+    seen: list[Call[Any]] = []
+    assert drive(kit, control_flows.drain(kit.keys, True, counts.append), seen) == 600
+    assert sorted(kit.ids("wait")) == sorted(ids)
+    assert counts[-1] == 600
+    assert len(seen) == len(counts) == 3
+    assert jobs_left(kit) == set(ids)
+
+
+# ---- clean
+
+
+@pytest.mark.parametrize("state", ["completed", "failed"])
+def test_clean_goes_by_the_end_of_a_job(kit, state):
+    for n in range(5):
+        kit.finish(kit.running(f"j{n}"), "x", failed=state == "failed", ts=T0 + n * 1000)
+    kit.told()
+    call = control.clean(kit.keys, state, 2000, ts_ms=T0 + 4000)
+    assert kit.run(call).ids == ["j0", "j1", "j2"]
+    assert kit.ids(state) == ["j3", "j4"]
+    assert jobs_left(kit) == {"j3", "j4"}
+    assert kit.told() == ["cleaned"]
+    assert kit.run(call).ids == []
+    assert kit.told() == []
+
+
+def test_clean_goes_by_the_times_of_a_job_that_waits(kit):
+    """Its last start, or else its creation; in a list the oldest first."""
+    for n in range(5):
+        kit.add(f"j{n}", ts=T0 + n * 1000)
+    kit.client.hset(kit.key("j0"), "processedOn", T0 + 9000)
+    cleaned = kit.run(control.clean(kit.keys, "wait", 1000, ts_ms=T0 + 4000))
+    assert (cleaned.ids, cleaned.more) == (["j1", "j2", "j3"], False)
+    assert kit.ids("wait") == ["j4", "j0"]
+
+
+@pytest.mark.parametrize("key", ["wait", "paused", "prioritized", "delayed", "completed", "failed"])
+def test_clean_has_a_limit(kit, key):
+    """Of every kind of key, the oldest first."""
+    ids = fill(kit, 20, priority=int(key == "prioritized"), delay_ms=5 if key == "delayed" else 0)
+    if key == "paused":
+        kit.client.rename(kit.key("wait"), kit.key("paused"))
+    if key in ("completed", "failed"):
+        for n, job in enumerate(kit.fetch("T", 20).jobs):
+            kit.finish(job, "x", failed=key == "failed", ts=T0 + n)
+    assert kit.run(control.clean(kit.keys, key, 0, limit=7, ts_ms=T0 + 50)).ids == ids[:7]
+    left = kit.ids(key)
+    assert (left[::-1] if key in ("wait", "paused") else left) == ids[7:]
+
+
+def test_clean_goes_past_what_it_leaves(kit):
+    """Young jobs between the old ones, over several calls."""
+    ids = [f"j{n}" for n in range(1200)]
+    for start in range(0, 1200, 200):
+        part = [new_job(job_id) for job_id in ids[start : start + 200]]
+        stamp = T0 if start % 400 else T0 + 10_000
+        kit.run(calls.add_many(kit.keys, part, timestamp_ms=stamp))
+    counts: list[int] = []
+    cleaned = drive(kit, control_flows.clean(kit.keys, "waiting", 10**12, None, counts.append))
+    assert cleaned == 0
+    old = [job_id for n, job_id in enumerate(ids) if n % 400 >= 200]
+    found: list[str] = []
+    skip, more = 0, True
+    while more:
+        step = kit.run(control.clean(kit.keys, "wait", 5000, skip=skip, ts_ms=T0 + 6000))
+        found += step.ids
+        skip, more = step.skip, step.more
+    assert found == old
+    assert kit.ids("wait")[::-1] == [job_id for job_id in ids if job_id not in set(old)]
+
+
+def test_clean_leaves_a_pending_iteration(kit):
+    full(kit)
+    assert kit.run(control.clean(kit.keys, "delayed", 0, ts_ms=T0 + 10)).ids == ["repeat:s:1", "d0", "d1", "d2"]
+    assert kit.ids("delayed") == [PENDING]
+
+
+@pytest.mark.parametrize("state", ["active", "waiting-children", "meta", "x"])
+def test_clean_of_another_key_is_refused(kit, state):
+    full(kit)
+    before = kit.dump()
+    with pytest.raises(redis.exceptions.ResponseError, match="EMQ clean: a state"):
+        kit.run(control.clean(kit.keys, state, 0))
+    assert kit.changed(before) == set()
+
+
+def test_a_cleaned_owner_frees_its_deduplication_id(kit):
+    kit.run(calls.add_job(kit.keys, deduplicated("a", delay_ms=50, ttl=10**6), timestamp_ms=T0))
+    kit.run(control.clean(kit.keys, "delayed", 0, ts_ms=T0))
+    assert kit.run(calls.add_job(kit.keys, deduplicated("b"), timestamp_ms=T0)).created
+
+
+def test_a_cleaned_child_takes_its_waiting_parent_along(kit):
+    """The last one only; a parent in another queue is made ready instead (protocol §4.3 UNPARENT)."""
+    kit.add("top", has_children=True)
+    parent = {"parent_key": kit.key("top")}
+    kit.run(calls.add_job(kit.keys, new_job("mid", has_children=True, **parent), timestamp_ms=T0))
+    for job_id in ("low", "other"):
+        above = kit.key("mid") if job_id == "low" else kit.key("top")
+        kit.run(calls.add_job(kit.keys, new_job(job_id, parent_key=above), timestamp_ms=T0))
+    clean = control.clean(kit.keys, "wait", 0, limit=1, ts_ms=T0)
+    assert kit.run(clean).ids == ["low"]
+    assert jobs_left(kit) == {"top", "other"}
+    assert kit.members("top:dependencies") == {kit.key("other")}
+    assert kit.run(clean).ids == ["other"]
+    assert jobs_left(kit) == set()
+    assert kit.ids("waiting-children") == []
+
+
+# ---- obliterate
+
+
+@pytest.mark.parametrize("count", [1, 4, 500])
+def test_obliterate_leaves_nothing(kit, count):
+    """C61, in as many calls as it takes."""
+    full(kit)
+    kit.run(calls.add_job(kit.keys, deduplicated("owner"), timestamp_ms=T0))
+    kit.run(runs.move_to_finished(kit.keys, runs.Ended("none", "T", 1, "result", b""), None, runs.Retention()))
+    kit.client.set(kit.key("limiter"), 5, px=10_000)
+    kit.client.hincrby(kit.key("metrics:completed"), "count", 3)
+    kit.run(calls.pause(kit.keys))
+    for _ in range(60):
+        step = kit.run(control.obliterate(kit.keys, force=True, count=count, ts_ms=T0))
+        if step.done:
+            break
+    assert kit.dump() == {}
+
+
+def test_obliterate_leaves_a_deduplication_id_with_a_time_to_live_of_an_ended_job(kit):
+    kit.run(calls.add_job(kit.keys, deduplicated("owner", ttl=60_000), timestamp_ms=T0))
+    kit.finish(kit.take(), keep=False)
+    kit.run(calls.pause(kit.keys))
+    assert kit.run(control.obliterate(kit.keys, force=False)).done
+    assert set(kit.dump()) == {kit.key("de:d").encode()}
+
+
+def test_obliterate_is_refused(kit):
+    full(kit)
+    before = kit.dump()
+    with pytest.raises(JobNotInState, match="queue q is not paused"):
+        kit.run(control.obliterate(kit.keys, force=True))
+    assert kit.changed(before) == set()
+    kit.run(calls.pause(kit.keys))
+    before = kit.dump()
+    with pytest.raises(JobLocked, match="queue q has running jobs"):
+        kit.run(control.obliterate(kit.keys, force=False))
+    assert kit.changed(before) == set()
+
+
+def test_what_a_run_writes_after_an_obliterate_is_refused(kit):
+    """No ghost of its job comes back."""
+    job = kit.running("a")
+    kit.run(calls.pause(kit.keys))
+    assert kit.run(control.obliterate(kit.keys, force=True)).done
+    assert kit.finish(job).codes == [-1]
+    assert kit.run(runs.extend_locks(kit.keys, [("a", job.token, job.ats)], 1000)) == ["a"]
+    assert kit.dump() == {}
+
+
+# ---- many to wait
+
+
+@pytest.mark.parametrize("state", ["failed", "completed"])
+def test_ended_jobs_run_again(kit, state):
+    """The oldest first, as a manual retry of each: attempts from the start, the fence goes on (T6)."""
+    for n in range(4):
+        kit.finish(kit.running(f"j{n}"), "x", failed=state == "failed", extra={"err": "{}"})
+    kit.client.hset(kit.key("j0"), mapping={"stc": 2, "defa": "x"})
+    kit.drop("j1", "marker")
+    kit.told()
+    assert kit.run(control.move_jobs_to_wait(kit.keys, state, 3)) == control.Moved(3, 1)
+    assert (kit.ids("wait"), kit.ids(state)) == (["j2", "j0"], ["j3"])
+    assert kit.told() == ["waiting", "waiting"]
+    assert kit.scores("marker") == {"0": 0.0}
+    assert kit.hash("j0").keys() == {"name", "args", "opts", "timestamp", "delay", "priority", "ats"}
+    job = kit.take()
+    assert (job.id, job.ats) == ("j0", 2)
+
+
+def test_delayed_jobs_run_now(kit):
+    """In order of their time; one with a priority goes where it belongs."""
+    fill(kit, 2, "b", delay_ms=200)
+    fill(kit, 2, "a", delay_ms=100)
+    fill(kit, 1, "p", delay_ms=300, priority=5)
+    assert kit.run(control.move_jobs_to_wait(kit.keys, "delayed")) == control.Moved(5, 0)
+    assert [job.id for job in kit.fetch("T", 9).jobs] == ["a0", "a1", "b0", "b1", "p0"]
+    assert kit.hash("a0")["delay"] == "0"
+
+
+def test_many_are_moved_in_steps_and_no_further(kit):
+    """What fails again meanwhile is not retried twice, and a paused queue is not rung."""
+    fill(kit, 1300)
+    for _ in range(3):
+        kit.finish_many(*(runs.Ended(j.id, j.token, j.ats, "failedReason", "x") for j in kit.fetch("T", 500).jobs))
+    kit.run(calls.pause(kit.keys))
+    counts: list[int] = []
+
+    def progress(count: int) -> None:
+        counts.append(count)
+        if count == 500:
+            kit.finish(take_one(kit), "x", failed=True)
+
+    assert drive(kit, control_flows.move_all(kit.keys, "failed", None, progress)) == 1300
+    assert counts == [500, 1000, 1300]
+    assert kit.scores("marker") == {}
+    assert kit.client.zcard(kit.key("failed")) == 1
+
+
+def take_one(kit: Kit) -> TakenJob:
+    """A job of a paused queue, as if a consumer had been faster than the pause."""
+    kit.client.hdel(kit.key("meta"), "paused")
+    job = kit.take("U")
+    kit.client.hset(kit.key("meta"), "paused", 1)
+    kit.drop("marker")
+    return job
+
+
+@pytest.mark.parametrize(("limit", "moved"), [(1, 1), (501, 501), (9999, 700)])
+def test_many_are_moved_up_to_a_limit(kit, limit, moved):
+    fill(kit, 700, delay_ms=100)
+    assert drive(kit, control_flows.move_all(kit.keys, "delayed", limit, None)) == moved
+    assert kit.client.llen(kit.key("wait")) == moved
+
+
+# ---- one job that waits
+
+
+def order(kit: Kit) -> list[str]:
+    return [job.id for job in kit.fetch("T", 99).jobs]
+
+
+@pytest.mark.parametrize(
+    ("job_id", "priority", "lifo", "expected"),
+    [
+        ("w0", 2, False, ["w1", "p0", "w0", "p1"]),
+        ("w0", 2, True, ["w1", "w0", "p0", "p1"]),
+        ("w0", 0, False, ["w0", "w1", "p0", "p1"]),
+        ("w1", 0, True, ["w1", "w0", "p0", "p1"]),
+        ("p1", 1, False, ["w0", "w1", "p1", "p0"]),
+        ("p1", 2, True, ["w0", "w1", "p1", "p0"]),
+        ("p1", 0, False, ["w0", "w1", "p1", "p0"]),
+        ("p1", 0, True, ["p1", "w0", "w1", "p0"]),
+    ],
+)
+def test_another_priority(kit, job_id, priority, lifo, expected):
+    """In `wait` and in `prioritized`; the job takes its new place, first or last of its equals."""
+    fill(kit, 2, "w")
+    kit.add("p0", priority=2)
+    kit.add("p1", priority=3)
+    kit.run(control.change_priority(kit.keys, job_id, priority, lifo=lifo))
+    assert kit.hash(job_id)["priority"] == str(priority)
+    assert order(kit) == expected
+
+
+def test_another_priority_in_the_legacy_list(kit):
+    fill(kit, 3, "w")
+    kit.client.rename(kit.key("wait"), kit.key("paused"))
+    kit.run(control.change_priority(kit.keys, "w1", 4))
+    kit.run(control.change_priority(kit.keys, "w2", 0))
+    assert (kit.ids("paused"), kit.ids("wait"), kit.ids("prioritized")) == (["w0"], ["w2"], ["w1"])
+
+
+@pytest.mark.parametrize("state", ["delayed", "running", "completed"])
+def test_another_priority_for_later(kit, state):
+    """Elsewhere only the field changes, and counts when the job comes to wait."""
+    if state == "delayed":
+        kit.add("a", delay_ms=5)
+    else:
+        job = kit.running("a")
+        if state == "completed":
+            kit.finish(job)
+    places = {key: kit.ids(key) for key in ("delayed", "active", "completed", "wait", "prioritized")}
+    kit.run(control.change_priority(kit.keys, "a", 4))
+    assert {key: kit.ids(key) for key in places} == places
+    assert kit.hash("a")["priority"] == "4"
+    if state == "running":
+        kit.run(runs.retry_job(kit.keys, runs.PutOff("a", "T", 1), ts_ms=T0))
+        assert kit.ids("prioritized") == ["a"]
+
+
+@pytest.mark.parametrize("priority", [-1, 2_097_152])
+def test_no_priority(kit, priority):
+    kit.add("a")
+    with pytest.raises(redis.exceptions.ResponseError, match="EMQ priority: 0 to 2097151"):
+        kit.run(control.change_priority(kit.keys, "a", priority))
+
+
+def test_another_delay(kit):
+    """The delay counts from the change, and sleepers are told (protocol §4.5)."""
+    kit.add("a", delay_ms=500)
+    kit.add("b", delay_ms=800)
+    kit.told()
+    kit.run(control.change_delay(kit.keys, "a", 900, ts_ms=T0 + 100))
+    assert kit.scores("delayed") == {"b": (T0 + 800) * 4096, "a": (T0 + 1000) * 4096}
+    assert kit.hash("a")["delay"] == "900"
+    assert kit.scores("marker") == {"1": T0 + 800}
+    assert [event["delay"] for event in kit.events()] == [str(T0 + 1000)]
+    kit.run(control.change_delay(kit.keys, "b", 0, ts_ms=T0 + 100))
+    assert [job.id for job in kit.fetch("T", 9, ts=T0 + 100).jobs] == ["b"]
+
+
+def test_other_arguments(kit):
+    """From outside while it does not run, by its own run while it does (T6)."""
+    kit.add("a")
+    kit.run(control.update_data(kit.keys, "a", b"\xff1", "args"))
+    job = kit.take()
+    assert job.fields[b"args"] == b"\xff1"
+    with pytest.raises(JobLocked, match="job a is running"):
+        kit.run(control.update_data(kit.keys, "a", b"2", "args"))
+    kit.run(control.update_data(kit.keys, "a", b"3", "args", job.token, job.ats))
+    kit.run(runs.retry_job(kit.keys, runs.PutOff("a", job.token, job.ats), ts_ms=T0))
+    assert kit.take("U").fields[b"args"] == b"3"
+    with pytest.raises(LockMismatch):
+        kit.run(control.update_data(kit.keys, "a", b"4", "args", job.token, job.ats))
+
+
+@pytest.mark.parametrize("field", ["name", "opts", "x"])
+def test_only_arguments_are_updated(kit, field):
+    kit.add("a")
+    before = kit.dump()
+    with pytest.raises(redis.exceptions.ResponseError, match="EMQ field: args or data"):
+        kit.run(control.update_data(kit.keys, "a", b"x", field))
+    assert kit.changed(before) == set()
