@@ -33,7 +33,13 @@ if not deeper then return { code, 0, {} } end
 -- Down the tree. In pcall: the job is cancelled, whatever its children's keys hold; what is left is asked for by
 -- itself, and then answers with its own error.
 local page = redis.call('SSCAN', dependencies, cursor, 'COUNT', 100)
-local open, left, seen = page[2], {}, 0
+local open, left, seen = {}, {}, 0
+local function note(keys)
+  -- In order: what an error leaves behind must not depend on how the server keeps a set.
+  table.sort(keys)
+  for _, key in ipairs(keys) do open[#open + 1] = key end
+end
+note(page[2])
 while #open > 0 do
   local child = parent_of(table.remove(open))
   if child and (seen >= 100 or spent >= 500000) then
@@ -46,7 +52,7 @@ while #open > 0 do
     if not done or type(count) ~= 'number' or seen + count > 100 then
       left[#left + 1] = child.key
     elseif count > 0 then
-      for _, key in ipairs(redis.call('SMEMBERS', child.dependencies)) do open[#open + 1] = key end
+      note(redis.call('SMEMBERS', child.dependencies))
     end
   end
 end

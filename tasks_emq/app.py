@@ -113,6 +113,8 @@ class TaskMaker:
         Raises:
             ConfigError: an option breaks a rule, which the message names. DuplicateTask: the name is taken.
         """
+        if function and options:
+            raise ConfigError("@task takes a function or options, not both: write @task(...) above the function")
         if function:
             return _make(self._app(), function[0], {})
         return lambda decorated: _make(self._app(), decorated, options)
@@ -281,7 +283,8 @@ class App:
             found = self._listeners.get(queue)
             if found is None or not found.usable:
                 keys = self.keys(queue)
-                found = Listener(self.server, keys, name=f"{client_name(keys)}:qe")
+                in_event = self.codec(queue).name == "json"
+                found = Listener(self.server, keys, name=f"{client_name(keys)}:qe", in_event=in_event)
                 self._listeners[queue] = found
             return found
 

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tasks_emq.core import control, runs
 from tasks_emq.core.calls import Call, Command
 from tasks_emq.core.codec import codec_of
-from tasks_emq.core.flow import POLICIES, Node, tree_calls, under
+from tasks_emq.core.job import number
 from tasks_emq.core.keys import user_id
-from tasks_emq.core.replies import TakenJob, pairs, raise_first
+from tasks_emq.core.replies import TakenJob, pairs
 from tasks_emq.errors import CannotSerialize, ConfigError, PayloadTooLarge
 from tasks_emq.job import Job
 from tasks_emq.job_control import pack_arguments
+from tasks_emq.planning import Addition
+from tasks_emq.steps import Composite, OnFailure, Signature
 
 if TYPE_CHECKING:
     from tasks_emq.app import App
-    from tasks_emq.workflow import Signature
 
 #: Source: design T9, §10
 LOG_LINES: Final = 1000
 LOG_LINE_BYTES: Final = 16 * 1024
+
+R = TypeVar("R")
 
 _current: ContextVar[JobContext] = ContextVar("tasks_emq_current_job")
 
@@ -37,7 +40,10 @@ class JobContext:
         app: the app whose task runs. queue: name. taken: the job as it was fetched.
     """
 
-    __slots__ = ("_app", "_taken", "attempt", "cancelled", "fence", "following", "id", "name", "queue")
+    __slots__ = (
+        "_app", "_taken", "attempt", "cancelled", "children_added", "fence", "following", "id", "name", "queue",
+        "waited",
+    )  # fmt: skip
 
     def __init__(self, app: App, queue: str, taken: TakenJob, *, name: str, attempt: int) -> None:
         self._app = app
@@ -54,6 +60,10 @@ class JobContext:
         self.cancelled = False
         #: Jobs that are added when this run completes, as the finishing script takes them.
         self.following: list[list[object]] = []
+        #: How often this job has been put aside to wait for children.
+        self.waited = number(taken.fields, b"x:waited")
+        #: Whether this run has added children.
+        self.children_added = False
 
     def progress(self, value: Any) -> None:
         """Store how far the run is; any JSON value.
@@ -98,7 +108,7 @@ class JobContext:
         """`update_arguments`, awaited."""
         await self._app.aclient.run(self._update(args, kwargs))
 
-    def then(self, step: Signature[Any]) -> Job[Any]:
+    def then(self, step: Signature[R]) -> Job[R]:
         """Add a job with the very script that completes this run: a run that is repeated never adds it twice.
 
         Args:
@@ -119,26 +129,33 @@ class JobContext:
         self.following.append([job.id, job.name, job.payload, dict(job.opts), job.field])
         return Job(self._app, job.id, self.queue, task.name, binder=task.binder)
 
-    def add_children(self, *steps: Signature[Any], on_failure: str = "fail") -> list[Job[Any]]:
+    def add_children(self, *steps: Signature[Any] | Composite, on_failure: OnFailure = "fail") -> list[Job[Any]]:
         """Add jobs that this one waits for when it raises WaitForChildren.
 
+        A run that is repeated adds them again, unless they have ids of their own: those that are there are waited
+        for as they are.
+
         Args:
-            steps: signatures. on_failure: as in chain.
+            steps: signatures or chains. on_failure: what the failure of one does to this job, as in chain.
+
+        Returns:
+            Their jobs, in order; `created` is False for one that was there before.
 
         Raises:
-            as Task.delay. ParentNotFound: this job is gone.
+            as Task.delay. StaleLease: this run has lost its job. ParentTaken: an id belongs to the child of
+            another job.
 
         Script: the add scripts, in one MULTI
         """
-        nodes = self._children(steps, on_failure)
-        raise_first(self._app.client.run_atomically(tree_calls(nodes)))
-        return [Job(self._app, node.job.id, node.keys.queue, node.job.name) for node in nodes]
+        adding = self._adding(steps, on_failure)
+        return adding.jobs(self._app.client.run_atomically(adding.calls()))
 
-    async def aadd_children(self, *steps: Signature[Any], on_failure: str = "fail") -> list[Job[Any]]:
+    async def aadd_children(
+        self, *steps: Signature[Any] | Composite, on_failure: OnFailure = "fail"
+    ) -> list[Job[Any]]:
         """`add_children`, awaited."""
-        nodes = self._children(steps, on_failure)
-        raise_first(await self._app.aclient.run_atomically(tree_calls(nodes)))
-        return [Job(self._app, node.job.id, node.keys.queue, node.job.name) for node in nodes]
+        adding = self._adding(steps, on_failure)
+        return adding.jobs(await self._app.aclient.run_atomically(adding.calls()))
 
     def children_values(self) -> dict[str, Any]:
         """What the children that completed returned, by their ids."""
@@ -148,21 +165,33 @@ class JobContext:
         """`children_values`, awaited."""
         return await self._app.aclient.run(self._processed())
 
-    def _children(self, steps: Sequence[Signature[Any]], on_failure: str) -> list[Node]:
-        if on_failure not in POLICIES:
-            raise ConfigError(f"on_failure={on_failure!r}: one of {', '.join(POLICIES)}")
-        parent = self._app.keys(self.queue).key(self._taken.id)
-        made = [(self._app.keys(s.task.job_options.queue), s.task.new_job(s.args, s.kwargs)) for s in steps]
-        return [under(Node(keys, job), parent, on_failure) for keys, job in made]
+    def children_failures(self) -> dict[str, str]:
+        """Why children failed whose failure this job does not mind, by their ids."""
+        return self._app.client.run(self._ignored())
+
+    async def achildren_failures(self) -> dict[str, str]:
+        """`children_failures`, awaited."""
+        return await self._app.aclient.run(self._ignored())
+
+    def _adding(self, steps: Sequence[Signature[Any] | Composite], on_failure: OnFailure) -> Addition:
+        keys, taken = self._app.keys(self.queue), self._taken
+        fence = {"token": taken.token, "ats": str(taken.ats)}
+        adding = Addition(steps, on_failure, parent=keys.key(taken.id), queue=self.queue, within=fence)
+        self.children_added = True
+        return adding
 
     def _processed(self) -> Command[dict[str, Any]]:
         codec = codec_of(self._taken.fields)
+        return self._of_children("processed", codec.unpack_value)
 
-        def values(reply: Any) -> dict[str, Any]:
-            found = pairs(reply)
-            return {user_id(k.decode().rpartition(":")[2]): codec.unpack_value(v) for k, v in found.items()}
+    def _ignored(self) -> Command[dict[str, str]]:
+        return self._of_children("failed", lambda reason: reason.decode("utf-8", "replace"))
 
-        return Command(("HGETALL", self._app.keys(self.queue).key(f"{self._taken.id}:processed")), values)
+    def _of_children(self, key: str, read: Callable[[bytes], R]) -> Command[dict[str, R]]:
+        def by_id(reply: Any) -> dict[str, R]:
+            return {user_id(k.decode().rpartition(":")[2]): read(v) for k, v in pairs(reply).items()}
+
+        return Command(("HGETALL", self._app.keys(self.queue).key(f"{self._taken.id}:{key}")), by_id)
 
     def _progress(self, value: Any) -> Call[None]:
         try:

@@ -16,8 +16,10 @@ from tasks_emq.core.keys import user_id
 from tasks_emq.core.reading_replies import ChildrenCounts
 from tasks_emq.core.replies import Ending
 from tasks_emq.core.states import State
+from tasks_emq.core.streams import Stream
 from tasks_emq.errors import BrokerError, JobCancelled, JobFailed, JobNotFound, JobTimeout
 from tasks_emq.job_control import JobControl
+from tasks_emq.tree import JobTree, read_tree
 
 if TYPE_CHECKING:
     from tasks_emq.app import App
@@ -115,6 +117,22 @@ class Job(JobControl, Generic[R]):
     async def achildren_counts(self) -> ChildrenCounts:
         """`children_counts`, awaited."""
         return await self._app.aclient.drive(self._children_counts())
+
+    def tree(self) -> JobTree:
+        """The job and all that hangs under it: states, and what became of each child for its parent.
+
+        Raises:
+            JobNotFound: it was removed or never added.
+
+        Scripts: getStateV2-8, getDependencyCounts-4
+        """
+        (found,) = self._app.client.stream(self._tree())
+        return found
+
+    async def atree(self) -> JobTree:
+        """`tree`, awaited."""
+        (found,) = [tree async for tree in self._app.aclient.stream(self._tree())]
+        return found
 
     def result(self, timeout: float | None = None) -> R:
         """Wait until the job has ended, and give what the task returned.
@@ -214,6 +232,11 @@ class Job(JobControl, Generic[R]):
         lines: list[str] = yield calls.get_logs(self._app.keys(self.queue), wire)
         return lines
 
+    def _tree(self) -> Stream[JobTree]:
+        yield from self._data()
+        wire = yield from self._locate()
+        yield from read_tree(self._app.keys(self.queue).key(wire))
+
     def _children_counts(self) -> Flow[ChildrenCounts]:
         wire = yield from self._locate()
         found: ChildrenCounts = yield reading.get_dependency_counts(self._app.keys(self.queue), wire)
@@ -224,7 +247,8 @@ def failure(job_id: str, ending: Ending) -> JobFailed:
     """The error that tells how a job failed; its class comes from the stored code, never from the text."""
     reason = text(ending.fields, b"failedReason") or "failed without a reason"
     stored = json_field(ending.fields, b"err", None)
-    told = stored if isinstance(stored, dict) else {}
+    # Another client that failed the job since has left our field as it was.
+    told = stored if isinstance(stored, dict) and reason.startswith(str(stored.get("type"))) else {}
     code = str(told.get("code", "error"))
     kind = JobCancelled if code == "cancelled" else JobFailed
     return kind(reason, job_id=job_id, code=code, kind=str(told.get("type", "")))

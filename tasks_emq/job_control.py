@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 from tasks_emq.core import calls, control, control_flows
 from tasks_emq.core.calls import Command, Flow
 from tasks_emq.core.codec import codec_of
+from tasks_emq.core.flow import detach_child
 from tasks_emq.core.job import JobData
 from tasks_emq.core.keys import lookup_ids
 from tasks_emq.core.options import MAX_PAYLOAD, MAX_PRIORITY, seconds, whole
 from tasks_emq.core.replies import refusal
 from tasks_emq.core.states import State
-from tasks_emq.errors import JobNotFound, JobNotInState
+from tasks_emq.errors import JobNotFound, JobNotInState, ParentNotFound
 
 if TYPE_CHECKING:
     from tasks_emq.app import App
@@ -79,19 +80,40 @@ class JobControl:
         """`promote`, awaited."""
         await self._app.aclient.drive(self._promote())
 
-    def remove(self) -> None:
-        """Delete the job. Removing one that is gone is no error.
+    def remove(self, children: bool = False) -> None:
+        """Delete the job. Removing one that is gone is no error; a parent waits for it no more.
+
+        Args:
+            children: all below it too, at most 1000 jobs; else they go on by themselves.
 
         Raises:
-            JobLocked: it is running. SchedulerOwned: it is the pending iteration of a schedule.
+            JobLocked: it is running, or one below it is. SchedulerOwned: it is the pending iteration of a
+                schedule.
 
         Script: removeJob-2
         """
-        self._app.client.drive(self._remove())
+        self._app.client.drive(self._remove(children))
 
-    async def aremove(self) -> None:
+    async def aremove(self, children: bool = False) -> None:
         """`remove`, awaited."""
-        await self._app.aclient.drive(self._remove())
+        await self._app.aclient.drive(self._remove(children))
+
+    def detach(self) -> bool:
+        """Let the job's parent wait for it no more; it goes on by itself.
+
+        Returns:
+            Whether a parent waited for it.
+
+        Raises:
+            JobNotFound: there is no such job.
+
+        Script: removeChildDependency-1
+        """
+        return self._app.client.drive(self._detach())
+
+    async def adetach(self) -> bool:
+        """`detach`, awaited."""
+        return await self._app.aclient.drive(self._detach())
 
     def change_priority(self, priority: int, *, lifo: bool = False) -> None:
         """Give the job another priority. One that waits takes its new place; else it counts from the next time on.
@@ -174,9 +196,24 @@ class JobControl:
         wire = yield from self._locate()
         yield calls.promote_job(self._app.keys(self.queue), wire)
 
-    def _remove(self) -> Flow[None]:
+    def _remove(self, children: bool) -> Flow[None]:
         wire = yield from self._locate()
-        yield calls.remove_job(self._app.keys(self.queue), wire)
+        yield calls.remove_job(self._app.keys(self.queue), wire, children=children)
+
+    def _detach(self) -> Flow[bool]:
+        wire = yield from self._locate()
+        keys = self._app.keys(self.queue)
+        data: JobData | None = yield calls.get_job(keys, wire)
+        if data is None:
+            raise refusal(-1, wire)
+        parent = data.fields.get(b"parentKey")
+        if parent is None:
+            return False
+        try:
+            detached: bool = yield detach_child(keys, keys.key(wire), parent.decode())
+        except ParentNotFound:
+            return False
+        return detached
 
     def _change_priority(self, priority: int, lifo: bool) -> Flow[None]:
         whole("priority", priority, 0, MAX_PRIORITY)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from tasks_emq.core.calls import NewJob
-from tasks_emq.core.flow import RELAY, Node, Shape, fed_by, leaf_of, under
+from tasks_emq.core.calls import Call, NewJob
+from tasks_emq.core.flow import RELAY, Node, Shape, fed_by, leaf_of, tree_answers, tree_calls, under
 from tasks_emq.core.keys import QueueKeys, new_job_id
+from tasks_emq.core.replies import Added
 from tasks_emq.errors import ConfigError
 from tasks_emq.steps import Composite, Parallel, Series, Signature
 
 if TYPE_CHECKING:
     from tasks_emq.app import App
+    from tasks_emq.job import Job
     from tasks_emq.task import Task
 
 #: Bytes of what a relay carries: the arguments of the jobs that it brings into being.
@@ -79,7 +81,9 @@ class Planner:
         codecs = {name: self.app.codec(name).name for name in sorted(queues)}
         if len({*codecs.values()}) > 1:
             shown = ", ".join(f"{name}: {codec}" for name, codec in codecs.items())
-            raise ConfigError(f"the queues of a workflow must have one codec, since values pass through it; {shown}")
+            raise ConfigError(
+                f"the queues of a workflow must have one codec, since values pass through it; {shown}"
+            )
         self._parent = parent
         self._tasks: dict[str, Task[..., Any]] = {}
         self._raw: dict[str, tuple[list[Any], dict[str, Any], bool]] = {}
@@ -135,7 +139,7 @@ class Planner:
             # Nothing but empty groups before it: its argument is known, and it need not wait.
             return self._leaf(last.step, parent, last.policy, Given((shape,)))
         if job.nonce:
-            children = [_within(child, job.nonce) for child in children]
+            children = [_within(child, {"an": job.nonce}) for child in children]
         self._raw[job.id] = ([None, *last.step.args], dict(last.step.kwargs), False)
         return self._hung(Node(keys, fed_by(job, shape), tuple(children)), parent, last.policy)
 
@@ -170,9 +174,8 @@ class Planner:
     def _relayed(self, node: Node) -> list[object]:
         """A job as its relay carries it; what it gets first is not known yet."""
         job, (args, kwargs, fed) = node.job, self._raw[node.job.id]
-        return [
-            job.id, job.name, args, kwargs, dict(job.opts), job.parent_key, job.parent_policy, job.has_children, fed,
-        ]  # fmt: skip
+        opts, waits = dict(job.opts), job.has_children
+        return [job.id, job.name, args, kwargs, opts, job.parent_key, job.parent_policy, waits, fed]
 
     def _leaf(
         self, step: Signature[Any], parent: str | None, policy: str, given: Given
@@ -190,7 +193,7 @@ class Planner:
         if job.nonce and parent != self._parent:
             raise ConfigError(f"{task.name}: only the last step of a workflow may have an id of its own")
         if waits and job.eta_ms is not None:
-            raise ConfigError(f"{task.name}: a step that waits for others has no eta; a delay counts from their end")
+            raise ConfigError(f"{task.name}: a step that waits for others has no eta; a delay counts from then")
         self._tasks[job.id] = task
         return job, self.app.keys(task.job_options.queue)
 
@@ -198,9 +201,56 @@ class Planner:
         return [node if parent is None else under(node, parent, policy)], leaf_of(node.key, policy)
 
 
-def _within(child: Node, nonce: str) -> Node:
-    """A child that is added only if its parent, which has an id of its own, has come with it."""
-    return replace(child, job=replace(child.job, within={"an": nonce}))
+class Addition:
+    """Elements on their way to the server, in one MULTI.
+
+    Args:
+        elements: those whose jobs are asked for. policy: what holds where none of them says otherwise.
+        parent, queue: as in Planner. within: what the parent must be, as in NewJob.
+
+    Raises:
+        ConfigError: they cannot be a flow; the message says why. As Task.delay.
+    """
+
+    def __init__(
+        self,
+        elements: Sequence[Any],
+        policy: str,
+        *,
+        parent: str | None = None,
+        queue: str | None = None,
+        within: Mapping[str, str] | None = None,
+    ) -> None:
+        elements = Composite(elements, None).steps
+        self._planner = Planner(elements, parent=parent, queue=queue)
+        self._roots: list[Node] = []
+        for step in elements:
+            nodes, shape = self._planner.element(step, parent, policy)
+            if isinstance(shape, list):
+                raise ConfigError(
+                    "a group has no job of its own that could be waited for; let a step follow that collects its "
+                    "values"
+                )
+            self._roots += [_within(node, within) for node in nodes] if within else nodes
+        self.app = self._planner.app
+
+    def calls(self) -> list[Call[Added]]:
+        """What adds them.
+
+        Raises:
+            ConfigError: they are too many.
+        """
+        return tree_calls(self._roots)
+
+    def jobs(self, answers: Sequence[Any]) -> list[Job[Any]]:
+        """The jobs of the topmost nodes, or the first error."""
+        found = tree_answers(self._roots, answers)
+        return [self._planner.task_of(node).job_of(added) for node, added in zip(self._roots, found, strict=True)]
+
+
+def _within(child: Node, what: Mapping[str, str]) -> Node:
+    """A child that is added only if its parent is what is told here."""
+    return replace(child, job=replace(child.job, within=what))
 
 
 def _tasks(step: Any) -> Iterator[Task[..., Any]]:

@@ -40,11 +40,13 @@ class Listener:
 
     Args:
         server: where. keys: of the queue. name: its connection's name, as readers of events are called.
+        in_event: whether this queue's events hold the results, as those of a JSON queue do.
     """
 
-    def __init__(self, server: Server, keys: QueueKeys, *, name: str) -> None:
+    def __init__(self, server: Server, keys: QueueKeys, *, name: str, in_event: bool) -> None:
         self._client = Client(server, Patience(CHECK_EVERY_S + 2.0, once=True), name=name)
         self._keys = keys
+        self._in_event = in_event
         self._watched: dict[str, list[Future[Ending]]] = {}
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -143,7 +145,7 @@ class Listener:
                     self._settle(wire, answer)
             late: dict[str, Event] = {} if gone.keys() <= ended.keys() else self._client.run(last_ends(self._keys))
             for wire, not_found in gone.items():
-                self._settle(wire, told(ended.get(wire) or late.get(wire)) or not_found)
+                self._settle(wire, told(ended.get(wire) or late.get(wire), in_event=self._in_event) or not_found)
 
     def _settle(self, wire: str, outcome: Ending | JobNotFound) -> None:
         with self._lock:
@@ -174,7 +176,7 @@ def _job_of(event: Event) -> str:
     return event.fields.get(b"jobId", b"").decode("utf-8", "replace")
 
 
-def told(event: Event | None) -> Ending | None:
+def told(event: Event | None, *, in_event: bool) -> Ending | None:
     """What the event itself says of a job that was not kept. Source: protocol §16 X1"""
     if event is None:
         return None
@@ -183,6 +185,7 @@ def told(event: Event | None) -> Ending | None:
     if event.name == "completed":
         if b"rv" in event.fields:
             return Ending(True, {b"result": event.fields[b"rv"]})
-        if event.fields.get(b"returnvalue", b"null") != b"null":
-            return Ending(True, {b"returnvalue": event.fields[b"returnvalue"]})
+        # In a JSON queue the event holds the value; in others `null` says that it is not there.
+        if in_event or event.fields.get(b"returnvalue", b"null") != b"null":
+            return Ending(True, {b"returnvalue": event.fields.get(b"returnvalue", b"null")})
     return None

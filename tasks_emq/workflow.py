@@ -11,12 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar, overload
 
-from tasks_emq.core.calls import Call
-from tasks_emq.core.flow import Node, tree_answers, tree_calls
-from tasks_emq.core.replies import Added
-from tasks_emq.errors import ConfigError, EmqError
+from tasks_emq.errors import ConfigError
 from tasks_emq.job import Job
-from tasks_emq.planning import Planner
+from tasks_emq.planning import Addition
 from tasks_emq.steps import OnFailure, Parallel, Series
 from tasks_emq.steps import Signature as Signature
 
@@ -78,35 +75,6 @@ def _left(end: float | None) -> float | None:
     return None if end is None else max(0.0, end - time.monotonic())
 
 
-class _Addition:
-    """Elements on their way to the server, in one MULTI.
-
-    Args:
-        elements: those whose jobs are asked for. policy: what holds where none of them says otherwise.
-    """
-
-    def __init__(self, elements: Sequence[Any], policy: str) -> None:
-        self._planner = Planner(elements)
-        self._roots: list[Node] = []
-        for step in elements:
-            nodes, shape = self._planner.element(step, None, policy)
-            if isinstance(shape, list):
-                raise ConfigError(
-                    "a group has no job of its own that could be waited for; let a step follow that collects its values"
-                )
-            self._roots += nodes
-        self.app = self._planner.app
-
-    def calls(self) -> list[Call[Added]]:
-        """What adds them."""
-        return tree_calls(self._roots)
-
-    def jobs(self, answers: Sequence[Added | EmqError]) -> list[Job[Any]]:
-        """The jobs of the topmost nodes, or the first error."""
-        found = tree_answers(self._roots, answers)
-        return [self._planner.task_of(node).job_of(added) for node, added in zip(self._roots, found, strict=True)]
-
-
 class group(Parallel, Generic[R_co]):
     """Steps that run side by side.
 
@@ -123,7 +91,13 @@ class group(Parallel, Generic[R_co]):
     @overload
     def __init__(self, steps: Iterable[Step[R_co]], /, *, on_failure: OnFailure | None = None) -> None: ...
     @overload
-    def __init__(self, *steps: Any, on_failure: OnFailure | None = None) -> None: ...
+    def __init__(
+        self: group[Any], *steps: Step[Any] | group[Any], on_failure: OnFailure | None = None
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: group[Any], steps: Iterable[Step[Any] | group[Any]], /, *, on_failure: OnFailure | None = None
+    ) -> None: ...
     def __init__(self, *steps: Any, on_failure: OnFailure | None = None) -> None:
         super().__init__(_spread(steps), on_failure)
 
@@ -137,14 +111,14 @@ class group(Parallel, Generic[R_co]):
         """
         if not self.steps:
             return GroupResult([])
-        adding = _Addition(self.steps, self.on_failure or "fail")
+        adding = Addition(self.steps, self.on_failure or "fail")
         return GroupResult(adding.jobs(adding.app.client.run_atomically(adding.calls())))
 
     async def adelay(self) -> GroupResult[R_co]:
         """`delay`, awaited."""
         if not self.steps:
             return GroupResult([])
-        adding = _Addition(self.steps, self.on_failure or "fail")
+        adding = Addition(self.steps, self.on_failure or "fail")
         return GroupResult(adding.jobs(await adding.app.aclient.run_atomically(adding.calls())))
 
 
@@ -156,19 +130,23 @@ class chain(Series, Generic[R_co]):
     Args:
         steps: signatures, chains or groups; the last one is no group.
         on_failure: what a step that failed does to the next one. `fail`: it fails too. `ignore`: it gets a
-            ChildFailure in place of the value. `continue`: the same, and it runs at once, without the members of its
-            group that have not ended. `remove`: as if that member had never been in its group; a step that follows
-            a single one gets a ChildFailure. None: as in what this is a part of, else `fail`.
+            ChildFailure in place of the value. `continue`: the same, and it runs at once, without the members of
+            its group that have not ended. `remove`: as if that member had never been in its group; a step that
+            follows a single one gets a ChildFailure. None: as in what this is a part of, else `fail`.
 
     Raises:
         ConfigError: no steps, or a step that is none of these.
     """
 
     @overload
-    def __init__(self, *steps: *tuple[*tuple[Any, ...], Step[R_co]], on_failure: OnFailure | None = None) -> None: ...
+    def __init__(
+        self, *steps: *tuple[*tuple[Any, ...], Step[R_co]], on_failure: OnFailure | None = None
+    ) -> None: ...
     @overload
-    def __init__(self, *steps: Any, on_failure: OnFailure | None = None) -> None: ...
-    def __init__(self, *steps: Any, on_failure: OnFailure | None = None) -> None:
+    def __init__(
+        self: chain[Any], *steps: Step[Any] | group[Any], on_failure: OnFailure | None = None
+    ) -> None: ...
+    def __init__(self, *steps: Any, on_failure: OnFailure | None = None) -> None:  # type: ignore[misc]
         super().__init__(steps, on_failure)
         if not self.steps:
             raise ConfigError("a chain needs at least one step")
@@ -181,17 +159,17 @@ class chain(Series, Generic[R_co]):
 
         Script: the add scripts, in one MULTI
         """
-        adding = _Addition([self], "fail")
+        adding = Addition([self], "fail")
         return adding.jobs(adding.app.client.run_atomically(adding.calls()))[0]
 
     async def adelay(self) -> Job[R_co]:
         """`delay`, awaited."""
-        adding = _Addition([self], "fail")
+        adding = Addition([self], "fail")
         return adding.jobs(await adding.app.aclient.run_atomically(adding.calls()))[0]
 
 
 def chord(
-    header: Iterable[Any] | group[Any], *, on_failure: OnFailure | None = None
+    header: Iterable[Step[Any] | group[Any]] | group[Any], *, on_failure: OnFailure | None = None
 ) -> Callable[[Step[R]], chain[R]]:
     """A group and a step that gets the list of its values: `chord(header)(body).delay()`.
 
@@ -203,6 +181,10 @@ def chord(
 
 
 def _spread(steps: tuple[Any, ...]) -> Sequence[Any]:
-    if len(steps) == 1 and not isinstance(steps[0], (Signature, Series, Parallel)) and isinstance(steps[0], Iterable):
+    if (
+        len(steps) == 1
+        and not isinstance(steps[0], (Signature, Series, Parallel))
+        and isinstance(steps[0], Iterable)
+    ):
         return list(steps[0])
     return steps

@@ -12,7 +12,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from tasks_emq.consumer.finish import Pending, plan, written
-from tasks_emq.consumer.inputs import needs_inputs, take_inputs
+from tasks_emq.consumer.inputs import aside, failed_by, needs_inputs, read_children, take_inputs
 from tasks_emq.consumer.outcome import Abandon, AwaitChildren, HandBack, Outcome, Running
 from tasks_emq.consumer.park import Park
 from tasks_emq.consumer.pool import Pool
@@ -25,7 +25,7 @@ from tasks_emq.core import runs
 from tasks_emq.core.job import number
 from tasks_emq.core.replies import CODES, Fetched, TakenJob
 from tasks_emq.core.runs import FINISH_BATCH, Take
-from tasks_emq.errors import EmqError, FailedChildren, OutcomeUnknown, PendingChildren
+from tasks_emq.errors import EmqError, OutcomeUnknown, PendingChildren
 from tasks_emq.io.aio import AsyncClient
 from tasks_emq.io.exchange import Patience
 
@@ -185,21 +185,27 @@ class Lane:
 
     def _settle(self, item: Pending, code: int) -> None:
         run = item.run
-        if code in (-4, -9):
-            kind = PendingChildren if code == -4 else FailedChildren
-            error = kind(CODES[code][1], job_id=run.context.id, code=code)
-            again = run.failed(error, "children") if code == -9 else self._runner.raised(run, error)
-            self._pending.append(Pending(run, again))
+        if code == -9:
+            run.handle = self._loop.create_task(self._fail_by_child(run))
             return
-        if code == 1 and isinstance(item.outcome, AwaitChildren):
-            # Its children are done already: run it again now.
-            self._pending.append(Pending(run, run.hand_back()))
+        if code == -4:
+            error = PendingChildren(CODES[code][1], job_id=run.context.id, code=code)
+            self._pending.append(Pending(run, self._runner.raised(run, error)))
+            return
+        if code > 0 and isinstance(item.outcome, AwaitChildren):
+            self._pending.append(Pending(run, aside(run, code)))
             return
         if code < 0:
             # After a lost reply a refusal says that the first write did it, or that the job has gone on since.
             level = logging.DEBUG if item.resent else logging.WARNING
             log.log(level, "job %s: this run's end was refused: %s", run.context.id, CODES[code][1])
         self.running.pop((run.taken.id, run.taken.ats), None)
+
+    async def _fail_by_child(self, run: Running) -> None:
+        children = await read_children(self._client, self.keys.key(run.taken.id))
+        run.handle = None
+        self._pending.append(Pending(run, failed_by(run, children)))
+        self._wake.set()
 
     def _start_all(self, fetched: Fetched, take: Take) -> None:
         missing = take.count - len(fetched.jobs)

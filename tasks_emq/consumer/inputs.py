@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from tasks_emq.consumer.outcome import AwaitChildren, Outcome, Running
 from tasks_emq.core import replies
-from tasks_emq.core.calls import Call, Command, parent_field
+from tasks_emq.core.calls import Command, Request, parent_field
 from tasks_emq.core.flow import RELAY, detach_child, flag_and_key, leaves
 from tasks_emq.core.keys import QueueKeys, keys_of_job
 from tasks_emq.core.runs import Ended
@@ -51,22 +51,22 @@ async def take_inputs(client: AsyncClient, keys: QueueKeys, runner: Runner, run:
     """Put the children's values into a run's arguments.
 
     Returns:
-        An outcome when the run must not start: a child that it waits for is open or has failed it, its values cannot
-        be used, or it is a relay, which ends with this.
+        An outcome when the run must not start: a child that it waits for is open or has failed it, its values
+        cannot be used, or it is a relay, which ends with this.
     """
     parent, shape = keys.key(run.taken.id), run.opts["flow"]
     dropped: set[str] = set()
     while True:
         children = await read_children(client, parent)
         if children.fatal:
-            return failed_by(run, children.fatal[0])
+            return failed_by(run, children)
         if not children.open:
             break
         unwanted = _unwanted(shape, children)
         if not unwanted:
             return AwaitChildren(run.taken.id, run.taken.token, run.taken.ats)
         calls = [detach_child(keys_of_job(key), key, parent) for key in unwanted]
-        answers = await _patiently(lambda calls=calls: client.run_each(calls))
+        answers = await _patiently(client, calls)
         dropped |= {key for key, answer in zip(unwanted, answers, strict=True) if answer is True}
     children.dropped.update(dropped)
     try:
@@ -89,20 +89,21 @@ async def read_children(client: AsyncClient, parent: str) -> Children:
         Command(("SMEMBERS", f"{parent}:dependencies"), frozenset),
         Command(("ZRANGE", f"{parent}:unsuccessful", 0, 0), tuple),
     ]
-    return Children(*await _patiently(lambda: client.run_each(commands)))
+    return Children(*await _patiently(client, commands))
 
 
-async def _patiently(ask: Callable[[], Any]) -> list[Any]:
+async def _patiently(client: AsyncClient, requests: Sequence[Request[Any]]) -> list[Any]:
     while True:
-        answers: list[Any] = await ask()
+        answers = await client.run_each(requests)
         if not any(isinstance(answer, BrokerError) for answer in answers):
             return answers
         await asyncio.sleep(random.uniform(0.05, 0.5))
 
 
-def failed_by(run: Running, child: bytes) -> Ended:
+def failed_by(run: Running, children: Children) -> Ended:
     """The end of a run that a child has failed."""
-    return run.failed(JobFailed(f"child {child.decode()} failed"), "child_failed")
+    which = children.fatal[0].decode("utf-8", "replace") if children.fatal else "of this job"
+    return run.failed(JobFailed(f"child {which} failed"), "child_failed")
 
 
 def _unwanted(shape: Any, children: Children) -> list[str]:
@@ -122,7 +123,9 @@ def _value(run: Running, shape: Any, children: Children) -> Any:
     if isinstance(shape, str):
         found = _child(run, shape, children)
         return ChildFailure("it failed or was removed") if found is _LEFT_OUT else found
-    parts = [_child(run, part, children) if isinstance(part, str) else _value(run, part, children) for part in shape]
+    parts = [
+        _child(run, part, children) if isinstance(part, str) else _value(run, part, children) for part in shape
+    ]
     return [part for part in parts if part is not _LEFT_OUT]
 
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from tasks_emq.app import client_name
@@ -64,6 +65,9 @@ class Park:
 
     async def run(self) -> None:
         """Sleep whenever the queue is empty, until cancelled."""
+        # Connected from the start: other clients know a consumer by this connection (protocol §1.4).
+        with suppress(BrokerError):
+            await self._client.run(Command(("PING",), _popped))
         while True:
             await self._empty.wait()
             try:

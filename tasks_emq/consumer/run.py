@@ -14,8 +14,8 @@ from tasks_emq.consumer.outcome import Abandon, AwaitChildren, Outcome, Running
 from tasks_emq.consumer.settings import Settings
 from tasks_emq.context import JobContext, enter
 from tasks_emq.core.codec import codec_of
-from tasks_emq.core.flow import RELAY
 from tasks_emq.core.control import CANCEL_MARK
+from tasks_emq.core.flow import RELAY
 from tasks_emq.core.job import json_field, number, text
 from tasks_emq.core.options import seconds
 from tasks_emq.core.replies import TakenJob

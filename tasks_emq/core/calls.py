@@ -231,8 +231,10 @@ def get_jobs(keys: QueueKeys, state: State, start: int, end: int, *, oldest_firs
 
     Script: getJobs-1
     """
-    args = (start, end, int(oldest_first), 5, STATE_KEYS[state][0])
-    return Call(_JOBS, keys.of(_JOBS), args, lambda reply: replies.page(reply, state))
+    # Ids that a 5.x client left in `paused` wait too, behind the others.
+    names = ("wait", "paused") if state == "waiting" else (STATE_KEYS[state][0],)
+    args = (start, end, int(oldest_first), 5, *names)
+    return Call(_JOBS, keys.of(_JOBS), args, lambda reply: replies.page(reply, state, end - start + 1))
 
 
 def get_job(keys: QueueKeys, job_id: str) -> Command[JobData | None]:

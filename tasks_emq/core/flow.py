@@ -8,8 +8,7 @@ from typing import Any, Final, TypeAlias
 
 from tasks_emq.core import replies
 from tasks_emq.core.calls import Call, NewJob, add_job
-from tasks_emq.core.keys import QueueKeys
-from tasks_emq.core.keys import user_id
+from tasks_emq.core.keys import QueueKeys, user_id
 from tasks_emq.core.replies import Added, raise_first
 from tasks_emq.core.scripts import script
 from tasks_emq.errors import ConfigError, EmqError, OutcomeUnknown
@@ -20,11 +19,11 @@ MAX_NODES: Final = 500
 #: What a child's final failure does to its parent, and its flag on the wire. Source: protocol §8.2
 POLICIES: Final = {"fail": "fpof", "continue": "cpof", "ignore": "idof", "remove": "rdof"}
 
-#: The internal task that hands a step's value on to a group that follows it; consumers know it without a registry.
+#: The internal task that hands a step's value on to a group after it; consumers know it without a registry.
 RELAY: Final = "tasks_emq.relay"
 
-#: Where a step's first argument comes from: one child, or a list of such. A child is its full key, after the flag of
-#: its policy and a blank unless its failure fails the step.
+#: Where a step's first argument comes from: one child, or a list of such. A child is its full key, after the flag
+#: of its policy and a blank unless its failure fails the step.
 Shape: TypeAlias = "str | list[Shape]"
 
 

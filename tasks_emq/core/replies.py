@@ -200,7 +200,10 @@ def removed(job_id: str, reply: int) -> None:
     done(job_id, reply)
     if reply == 0:
         shown = user_id(job_id)
-        raise JobLocked(f"job {shown} is running; cancel it or wait until it has ended", job_id=shown)
+        raise JobLocked(
+            f"job {shown} is running, or one that is to be removed with it; cancel it or wait until it has ended",
+            job_id=shown,
+        )
 
 
 def detached(child_key: str, reply: int) -> bool:
@@ -233,9 +236,10 @@ def job_data(job_id: str, flat: Any, where: State | None = None) -> JobData | No
     return JobData.of(job_id, fields, where) if fields else None
 
 
-def page(reply: Any, where: State) -> list[JobData]:
-    """The answer of getJobs-1 for one state."""
-    return [JobData.of(row[0].decode(), pairs(row[1]), where) for row in reply[0]]
+def page(reply: Any, where: State, size: int) -> list[JobData]:
+    """The answer of getJobs-1 for one state, which may stand in two lists."""
+    rows = [row for page in reply for row in page][:size]
+    return [JobData.of(row[0].decode(), pairs(row[1]), where) for row in rows]
 
 
 def scheduled(wire_sid: str, reply: Any) -> str | None:

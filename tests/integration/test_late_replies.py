@@ -82,13 +82,13 @@ def test_a_server_that_stands_still_for_longer_than_the_locks() -> None:
             await gate.await_(n)
             return n
 
-        with consuming(app, lock=1.0, stalled_interval=0.6):
+        with consuming(app, lock=0.8, stalled_interval=0.4):
             jobs = held.delay_many([(n,) for n in range(5)])
             eventually(lambda: len(gate.entered) == 5)
             eventually(lambda: client.hexists("emq:{default}:meta", "x:pass"))  # by which a hole is known
             os.kill(server.pid, signal.SIGSTOP)
             try:
-                wait_until(time.monotonic() + 2.2)
+                wait_until(time.monotonic() + 1.6)
             finally:
                 os.kill(server.pid, signal.SIGCONT)
             passed = client.hget("emq:{default}:meta", "x:pass")

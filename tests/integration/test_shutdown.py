@@ -12,7 +12,7 @@ import redis
 from consuming import Program, Watch, consuming
 from waiting import eventually
 
-from tasks_emq import App, Job
+from tasks_emq import App, Job, JobContext
 
 # Coroutines and functions that tell in a file that they have begun. `go` ends those that can be ended.
 JOBS = """
@@ -23,7 +23,7 @@ HERE = pathlib.Path(__file__).parent
 
 def begin(ctx):
     with (HERE / "began").open("a") as file:
-        file.write(f"{ctx.id} {ctx.attempt}\\n")
+        file.write(f"{ctx.id}\\n")
 
 @app.task(name="wait")
 async def wait(ctx: JobContext) -> str:
@@ -47,14 +47,6 @@ async def stubborn(ctx: JobContext) -> None:
             await asyncio.sleep(0.01)
         except asyncio.CancelledError:
             (HERE / "cancelled").touch()
-
-@app.task(name="converts", attempts=1)
-async def converts(ctx: JobContext) -> None:
-    begin(ctx)
-    try:
-        await asyncio.sleep(60)
-    except asyncio.CancelledError:
-        raise RuntimeError("the connection was closed")
 """
 
 
@@ -71,7 +63,7 @@ def app(valkey_url: str) -> Iterator[App]:
 
     def remote() -> None: ...
 
-    for name in ("wait", "wait_in_thread", "stubborn", "converts"):
+    for name in ("wait", "wait_in_thread", "stubborn"):
         made.task(name=name)(remote)
     yield made
     made.close()
@@ -86,9 +78,9 @@ def add(app: App, *names: str) -> list[Job[object]]:
     return [app.registry.get(name).delay() for name in names]
 
 
-def begun(home: Path) -> list[tuple[str, ...]]:
+def begun(home: Path) -> list[str]:
     path = home / "began"
-    return [tuple(line.split()) for line in path.read_text().splitlines()] if path.exists() else []
+    return path.read_text().splitlines() if path.exists() else []
 
 
 def untouched_at_the_head(watch: Watch, jobs: list[Job[object]]) -> None:
@@ -128,11 +120,17 @@ def test_longer_jobs_go_back_to_the_head_in_order(home: Path, app: App, watch: W
     untouched_at_the_head(watch, jobs)
     assert "Traceback" not in program.log
     # The next consumer runs them as a first attempt.
-    (home / "go").touch()
-    with Program(home, valkey_url):
-        assert [job.result(timeout=15) for job in jobs] == ["done"] * 5
-    assert {attempt for _, attempt in begun(home)} == {"1"}
-    assert [job_id for job_id, _ in begun(home)[3:]] == [job.id for job in jobs]
+    next_app, ran = App(valkey_url), []
+
+    @next_app.task(name="wait")
+    async def wait(ctx: JobContext) -> int:
+        ran.append(ctx.id)
+        return ctx.attempt
+
+    with consuming(next_app):
+        assert [job.result(timeout=5) for job in jobs] == [1] * 5
+    assert ran == [job.id for job in jobs]
+    next_app.close()
 
 
 @pytest.mark.parametrize("name", ["wait_in_thread", "stubborn"])
@@ -148,17 +146,6 @@ def test_what_cannot_be_stopped_does_not_keep_the_process(
     untouched_at_the_head(watch, jobs)
     assert "stopped" in program.log
     assert "Traceback" not in program.log
-
-
-def test_an_error_that_the_cancellation_caused_is_not_charged(
-    home: Path, app: App, watch: Watch, valkey_url: str
-) -> None:
-    jobs = add(app, "converts")
-    with Program(home, valkey_url, "--grace", "0.1") as program:
-        eventually(lambda: begun(home), 15)
-        program.signal(signal.SIGTERM)
-        assert program.wait() == 0
-    untouched_at_the_head(watch, jobs)
 
 
 def test_a_second_signal_skips_the_wait(home: Path, app: App, watch: Watch, valkey_url: str) -> None:

@@ -149,6 +149,24 @@ def test_a_coroutine_that_ignores_its_cancellation(app: App, watch: Watch) -> No
     waits_untouched(watch, job)
 
 
+def test_an_error_that_the_cancellation_caused_is_not_charged(app: App, watch: Watch) -> None:
+    """Libraries turn a cancellation into an error of their own: the job goes back all the same."""
+    gate = Gate()
+
+    @app.task(name="converts")
+    async def converts(n: int) -> int:
+        try:
+            await gate.await_(n)
+        except asyncio.CancelledError:
+            raise RuntimeError("the connection was closed") from None
+        return n
+
+    job = converts.delay(7)
+    with consuming(app, grace=0.0):
+        eventually(lambda: gate.entered)
+    waits_untouched(watch, job)
+
+
 def test_a_stop_that_comes_before_the_start(app: App) -> None:
     @app.task(name="work")
     async def work(n: int) -> int:

@@ -105,7 +105,7 @@ case("addStandardJob-9", "the owner stays", owner, add_deduplicated("w2", ttl=60
 case("addStandardJob-9", "the owner is replaced", owner, add_deduplicated("w2", replace=True))
 case("addStandardJob-9", "held back", at.empty, lambda kit: [held(kit), add_deduplicated("w3")(kit)][1])
 
-#: Calls that go through a tree: what they cannot reach they name in their answer (`test_cancel.py`).
+#: Calls that go through a tree: what they cannot reach they name in their answer (`test_conformance_cancel.py`).
 TREES = ("family: top",)
 for _id, _state in (
     ("w2", at.waiting), ("p2", at.prioritized), ("d1", at.due), ("w2", at.legacy), ("a", at.one_running),

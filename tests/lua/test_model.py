@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from invariants import Dump, places, read, violations
 from queue_kit import KEEP_ALL, LOCK_MS, T0, ended, new_job, take
 
-from tasks_emq.core import calls, control, runs
+from tasks_emq.core import calls, control, runs, scheduling
 from tasks_emq.core.calls import Call
 from tasks_emq.core.keys import QueueKeys
 from tasks_emq.core.model.keyspace import ModelError
@@ -26,6 +26,7 @@ from tasks_emq.core.model.server import BY_ARGUMENTS, BY_KEYS, Model
 from tasks_emq.core.model.transitions import NOWHERE, TRANSITIONS
 from tasks_emq.core.replies import TakenJob
 from tasks_emq.core.runs import PutOff, Retention
+from tasks_emq.core.schedule import Schedule, Timing
 from tasks_emq.core.scripts import all_scripts
 from tasks_emq.core.states import STATE_KEYS
 from tasks_emq.errors import EmqError
@@ -41,7 +42,9 @@ FETCHING = {
     "moveToActive-11": 0, "moveToFinished-14": 1, "finishMany-15": 1, "moveToDelayed-12": 1, "reclaim-1": 0,
 }  # fmt: skip
 #: Scripts that delete jobs, from any state.
-REMOVING = ("removeJob-2", "cleanJobsInSet-3", "drain-5", "obliterate-2")
+REMOVING = (
+    "removeJob-2", "cleanJobsInSet-3", "drain-5", "obliterate-2", "addJobScheduler-11", "removeJobScheduler-3",
+)  # fmt: skip
 #: Rules that these steps break themselves: a parent whose children are refused, as no client adds one.
 MADE_HERE = {("I16", "idle")}
 FEW = Retention(completed_age_s=60, completed_count=3, failed_age_s=60, failed_count=2)
@@ -187,6 +190,8 @@ def _with_hashes(script: str, reply: Any) -> Any:
     """A reply whose jobs hold their fields as a map: a large hash has no order on the server."""
     if script == "getJobs-1":
         return [[[job_id, _pairs(flat)] for job_id, flat in page] for page in reply]
+    if script == "getJobScheduler-1":
+        return [row and [_pairs(row[0]), row[1]] for row in reply]
     if script == "isFinished-3":
         return [reply[0], _pairs(reply[1])]
     if script in FETCHING and isinstance(reply, list):
@@ -228,6 +233,11 @@ class Queues(RuleBasedStateMachine):
     @rule(ms=st.sampled_from([1, 500, 5_000, 90_000]))
     def wait(self, ms: int) -> None:
         self.now += ms
+
+    @rule()
+    def wake(self) -> None:
+        """A consumer that slept took the marker: whoever has work must set it again."""
+        self.pair.drop(KEYS.key("marker"))
 
     # -- adds ---------------------------------------------------------------------------------------------
 
@@ -412,9 +422,39 @@ class Queues(RuleBasedStateMachine):
     def drain(self, delayed):
         self.pair.ask(control.drain(KEYS, delayed=delayed, ts_ms=self.now))
 
-    @rule(force=FLAGS, count=st.sampled_from([1, 3, 500]))
+    @rule(force=FLAGS, count=st.sampled_from([1, 3, control.BATCH]))
     def obliterate(self, force, count):
         self.pair.ask(control.obliterate(KEYS, force=force, count=count, ts_ms=self.now))
+
+    # -- schedules ----------------------------------------------------------------------------------------
+
+    @rule(
+        sid=st.sampled_from(["s", "t"]), every=st.sampled_from([None, 1000, 60_000]),
+        offset=st.sampled_from([None, 250]), limit=st.sampled_from([None, None, 2]),
+        start=st.sampled_from([None, 2_000]), end=st.sampled_from([None, 90_000]),
+        priority=st.sampled_from([0, 0, 5]), ahead=st.sampled_from([1, 5_000]),
+        payload=st.sampled_from([b"p", b"q"]),
+    )  # fmt: skip
+    def schedule(self, sid, every, offset, limit, start, end, priority, ahead, payload):
+        timing = Timing(
+            cron=None if every else "* * * * *", every_ms=every, offset_ms=offset if every else None, limit=limit,
+            start_ms=start and T0 + start, end_ms=end and T0 + end,
+        )  # fmt: skip
+        made = Schedule(sid, timing, "work", payload, "args", {"priority": priority} if priority else {}, "code")
+        slot = None if every else self.now + ahead
+        self.pair.ask(scheduling.add_scheduler(KEYS, made, slot, ts_ms=self.now))
+
+    @precondition(lambda self: self.taken)
+    @rule(pick=st.integers(0, 7), ahead=st.sampled_from([1, 5_000]))
+    def next_iteration(self, pick, ahead):
+        taken = self.a_run(pick).id
+        for sid in ("s", "t"):
+            self.pair.ask(scheduling.next_iteration(KEYS, sid, taken, self.now + ahead, ts_ms=self.now))
+
+    @rule(sid=st.sampled_from(["s", "t"]))
+    def unschedule(self, sid):
+        self.pair.ask(scheduling.get_schedulers(KEYS, ["s", "t"]))
+        self.pair.ask(scheduling.remove_scheduler(KEYS, sid))
 
     # -- looking ------------------------------------------------------------------------------------------
 

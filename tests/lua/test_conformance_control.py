@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import pytest
 import redis
 from control_cases import deduplicated
-from queue_kit import T0, Kit, fill, new_job
+from queue_kit import T0, Kit, ended, fill, new_job
 
 from tasks_emq.core import calls, control, control_flows, runs
 from tasks_emq.core.calls import Call, Flow
@@ -95,17 +95,17 @@ def test_drain_deletes_delayed_jobs_too_but_no_pending_iteration(kit):
 
 def test_drain_goes_past_what_it_leaves(kit):
     """Pending iterations at the old end of a list, more than one call looks at."""
-    ids = [f"repeat:s{n}:7" for n in range(700)]
-    kit.client.zadd(kit.key("repeat"), {f"s{n}": 7 for n in range(700)})
-    for start in range(0, 700, 250):
+    ids = [f"repeat:s{n}:7" for n in range(350)]
+    kit.client.zadd(kit.key("repeat"), {f"s{n}": 7 for n in range(350)})
+    for start in range(0, 350, 250):
         part = [new_job(job_id) for job_id in ids[start : start + 250]]
         kit.run(calls.add_many(kit.keys, part, timestamp_ms=T0))
-    fill(kit, 600)
+    fill(kit, 300)
     counts: list[int] = []
     seen: list[Call[Any]] = []
-    assert drive(kit, control_flows.drain(kit.keys, True, counts.append), seen) == 600
+    assert drive(kit, control_flows.drain(kit.keys, True, counts.append), seen) == 300
     assert sorted(kit.ids("wait")) == sorted(ids)
-    assert counts[-1] == 600
+    assert counts[-1] == 300
     assert len(seen) == len(counts) == 3
     assert jobs_left(kit) == set(ids)
 
@@ -153,15 +153,15 @@ def test_clean_has_a_limit(kit, key):
 
 def test_clean_goes_past_what_it_leaves(kit):
     """Young jobs between the old ones, over several calls."""
-    ids = [f"j{n}" for n in range(1200)]
-    for start in range(0, 1200, 200):
-        part = [new_job(job_id) for job_id in ids[start : start + 200]]
-        stamp = T0 if start % 400 else T0 + 10_000
+    ids = [f"j{n}" for n in range(600)]
+    for start in range(0, 600, 100):
+        part = [new_job(job_id) for job_id in ids[start : start + 100]]
+        stamp = T0 if start % 200 else T0 + 10_000
         kit.run(calls.add_many(kit.keys, part, timestamp_ms=stamp))
     counts: list[int] = []
     cleaned = drive(kit, control_flows.clean(kit.keys, "waiting", 10**12, None, counts.append))
     assert cleaned == 0
-    old = [job_id for n, job_id in enumerate(ids) if n % 400 >= 200]
+    old = [job_id for n, job_id in enumerate(ids) if n % 200 >= 100]
     found: list[str] = []
     skip, more = 0, True
     while more:
@@ -213,7 +213,7 @@ def test_a_cleaned_child_takes_its_waiting_parent_along(kit):
 # ---- obliterate
 
 
-@pytest.mark.parametrize("count", [1, 4, 500])
+@pytest.mark.parametrize("count", [1, 4, control.BATCH])
 def test_obliterate_leaves_nothing(kit, count):
     """C61, in as many calls as it takes."""
     full(kit)
@@ -292,19 +292,19 @@ def test_delayed_jobs_run_now(kit):
 
 def test_many_are_moved_in_steps_and_no_further(kit):
     """What fails again meanwhile is not retried twice, and a paused queue is not rung."""
-    fill(kit, 1300)
+    fill(kit, 600)
     for _ in range(3):
-        kit.finish_many(*(runs.Ended(j.id, j.token, j.ats, "failedReason", "x") for j in kit.fetch("T", 500).jobs))
+        kit.finish_many(*(ended(job, "x", failed=True) for job in kit.fetch("T", 200).jobs))
     kit.run(calls.pause(kit.keys))
     counts: list[int] = []
 
     def progress(count: int) -> None:
         counts.append(count)
-        if count == 500:
+        if count == 250:
             kit.finish(take_one(kit), "x", failed=True)
 
-    assert drive(kit, control_flows.move_all(kit.keys, "failed", None, progress)) == 1300
-    assert counts == [500, 1000, 1300]
+    assert drive(kit, control_flows.move_all(kit.keys, "failed", None, progress)) == 600
+    assert counts == [250, 500, 600]
     assert kit.scores("marker") == {}
     assert kit.client.zcard(kit.key("failed")) == 1
 
@@ -318,9 +318,9 @@ def take_one(kit: Kit) -> TakenJob:
     return job
 
 
-@pytest.mark.parametrize(("limit", "moved"), [(1, 1), (501, 501), (9999, 700)])
+@pytest.mark.parametrize(("limit", "moved"), [(1, 1), (251, 251), (9999, 300)])
 def test_many_are_moved_up_to_a_limit(kit, limit, moved):
-    fill(kit, 700, delay_ms=100)
+    fill(kit, 300, delay_ms=100)
     assert drive(kit, control_flows.move_all(kit.keys, "delayed", limit, None)) == moved
     assert kit.client.llen(kit.key("wait")) == moved
 
