@@ -21,6 +21,7 @@ Repeat   safe: takes the next ones
 --- @include "events"
 --- @include "marker"
 --- @include "meta"
+--- @include "parent"
 --- @include "ready"
 
 local source, count, state = KEYS[3], whole(ARGV[1]), ARGV[2]
@@ -38,7 +39,8 @@ local ids = read('ZRANGE', source, 0, count - 1)
 
 for _, id in ipairs(ids) do
   local job = q.prefix .. id
-  local priority = state == 'delayed' and read_job('HGET', job, 'priority')
+  local h = read_job('HMGET', job, 'priority', 'parentKey') or {}
+  local priority, parent = state == 'delayed' and h[1], state ~= 'delayed' and h[2]
   if (read_job('HLEN', job) or 0) == 0 then
     redis.call('ZREM', source, id)
   else
@@ -49,6 +51,7 @@ for _, id in ipairs(ids) do
     else
       redis.call('HDEL', job, 'finishedOn', 'processedOn', 'returnvalue', 'result', 'failedReason', 'err', 'atm', 'stc',
         'defa', 'x:cancel')
+      if parent then settle_edge(reopen_edge, parent, job) end
     end
     emit_trimming(q, meta, 'waiting', 'jobId', id, 'prev', state)
   end

@@ -15,11 +15,13 @@ ARGV[2]  side    LPUSH: runs last, RPUSH: runs next
 ARGV[3]  field   failedReason, returnvalue or result: what the end left
 ARGV[4]  target  completed or failed
 ARGV[5]  reset   1: attempts, stalls and a deferred failure start anew; `ats`, the fence, never falls (T6)
+ARGV[6]  ts      ms, or empty for the server's clock
 
 Returns  1 done, -1 no such job, -3 not in that state
-Cost     O(log finished)
+Cost     O(log finished); of a parent O(children that failed it, or were cancelled with it), at most 1000
 Repeat   safe: answers -3
 ]]
+--- @include "clock"
 --- @include "events"
 --- @include "marker"
 --- @include "meta"
@@ -28,17 +30,37 @@ Repeat   safe: answers -3
 local q = { events = KEYS[2], wait = KEYS[4], meta = KEYS[5], active = KEYS[7], marker = KEYS[8] }
 local job, target, id, side = KEYS[1], KEYS[3], ARGV[1], ARGV[2]
 if side ~= 'LPUSH' and side ~= 'RPUSH' then return redis.error_reply('ERR EMQ side must be LPUSH or RPUSH') end
+local now = read_clock(ARGV[6])
 local meta = read_meta(q)
 read('LLEN', q.wait)
 if (read_job('HLEN', job) or 0) == 0 then return -1 end
 if not read('ZSCORE', target, id) then return -3 end
-local parent = redis.call('HGET', job, 'parentKey')
+local h = redis.call('HMGET', job, 'parentKey', 'x:cancel')
+local parent, ended, gone = h[1], {}, {}
+
+-- A failed child that is no more cannot be retried: it does not stand in the way for ever.
+for _, key in ipairs(read('ZRANGE', job .. ':unsuccessful', 0, 999)) do
+  if redis.call('EXISTS', key) == 0 then gone[#gone + 1] = key end
+end
+-- The edges of children that were cancelled with their parent are open still: it would wait for them in vain.
+if h[2] then
+  if read('SCARD', job .. ':dependencies') > 1000 then refuse('ERR EMQ more than 1000 children are open; retry them') end
+  for _, key in ipairs(redis.call('SMEMBERS', job .. ':dependencies')) do
+    local child = parent_of(key)
+    if child and read('ZSCORE', child.failed, child.id) then
+      local told = read_job('HMGET', key, 'parent', 'failedReason') or {}
+      ended[#ended + 1] = { key = key, policy = policy_of(told[1]), reason = told[2] or '' }
+    end
+  end
+end
 
 redis.call(side, q.wait, id)
 redis.call('ZREM', target, id)
 redis.call('HDEL', job, 'finishedOn', 'processedOn', 'err', 'x:cancel', ARGV[3])
 if ARGV[5] == '1' then redis.call('HDEL', job, 'atm', 'stc', 'defa') end
+if #gone > 0 then redis.pcall('ZREM', job .. ':unsuccessful', unpack(gone)) end
 if parent then settle_edge(reopen_edge, parent, job) end
+for _, child in ipairs(ended) do settle_edge(settle_failed, job, child.key, child.policy, child.reason, now) end
 if not is_closed(q, meta) then ring(q) end
 emit_trimming(q, meta, 'waiting', 'jobId', id, 'prev', ARGV[4])
 return 1

@@ -42,10 +42,16 @@ class TaskDecorator(Protocol):
 
     @overload
     def __call__(
+        self, function: Callable[Concatenate[object, P], Coroutine[Any, Any, R]], /
+    ) -> CoroutineTask[Concatenate[object, P], R]: ...
+    @overload
+    def __call__(
         self, function: Callable[Concatenate[JobContext, P], Coroutine[Any, Any, R]], /
     ) -> CoroutineTask[P, R]: ...
     @overload
     def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> CoroutineTask[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[object, P], R], /) -> Task[Concatenate[object, P], R]: ...
     @overload
     def __call__(self, function: Callable[Concatenate[JobContext, P], R], /) -> Task[P, R]: ...
     @overload
@@ -64,10 +70,16 @@ class TaskMaker:
 
     @overload
     def __call__(
+        self, function: Callable[Concatenate[object, P], Coroutine[Any, Any, R]], /
+    ) -> CoroutineTask[Concatenate[object, P], R]: ...
+    @overload
+    def __call__(
         self, function: Callable[Concatenate[JobContext, P], Coroutine[Any, Any, R]], /
     ) -> CoroutineTask[P, R]: ...
     @overload
     def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> CoroutineTask[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[object, P], R], /) -> Task[Concatenate[object, P], R]: ...
     @overload
     def __call__(self, function: Callable[Concatenate[JobContext, P], R], /) -> Task[P, R]: ...
     @overload
@@ -306,7 +318,7 @@ class App:
 
 def client_name(keys: QueueKeys) -> str:
     """How connections of a queue are named, so that other clients see them. Source: protocol §1.4"""
-    prefix, _, tag = keys.base.partition(":")
+    prefix, _, tag = keys.base.rpartition(":")
     return f"{prefix}:{base64.b64encode(tag.encode()).decode()}"
 
 

@@ -19,6 +19,7 @@ from tasks_emq.core.states import State
 from tasks_emq.core.streams import Stream
 from tasks_emq.errors import BrokerError, JobCancelled, JobFailed, JobNotFound, JobTimeout
 from tasks_emq.job_control import JobControl
+from tasks_emq.result import last_ends, told
 from tasks_emq.tree import JobTree, read_tree
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ class Job(JobControl, Generic[R]):
         wire = self._app.client.drive(self._locate())
         future = None if timeout == 0 else self._app.listener(self.queue).watch(wire)
         try:
-            ending = self._first_look(wire, timeout)
+            ending = self._app.client.drive(self._first_look(wire, timeout))
             if ending is None and future:
                 ending = future.result(timeout)
         except FutureTimeout:
@@ -166,7 +167,7 @@ class Job(JobControl, Generic[R]):
         wire = await self._app.aclient.drive(self._locate())
         future = None if timeout == 0 else self._app.listener(self.queue).watch(wire)
         try:
-            ending = await self._afirst_look(wire, timeout)
+            ending = await self._app.aclient.drive(self._first_look(wire, timeout))
             if ending is None and future:
                 ending = await asyncio.wait_for(asyncio.wrap_future(future), timeout)
         except (TimeoutError, FutureTimeout):
@@ -176,22 +177,22 @@ class Job(JobControl, Generic[R]):
                 self._app.listener(self.queue).forget(wire, future)
         return self._value(ending, timeout)
 
-    # While the server is away a caller with time waits on: the listener comes back by itself.
-    def _first_look(self, wire: str, timeout: float | None) -> Ending | None:
+    def _first_look(self, wire: str, timeout: float | None) -> Flow[Ending | None]:
+        keys = self._app.keys(self.queue)
         try:
-            return self._app.client.run(calls.is_finished(self._app.keys(self.queue), wire))
+            ending: Ending | None = yield calls.is_finished(keys, wire)
+        except JobNotFound:
+            # One that is not kept may have ended before anybody waited: its event still tells how.
+            ends = yield last_ends(keys)
+            ending = told(ends.get(wire), in_event=self._app.codec(self.queue).name == "json")
+            if ending is None:
+                raise
         except BrokerError:
+            # While the server is away a caller with time waits on: the listener comes back by itself.
             if timeout == 0:
                 raise
             return None
-
-    async def _afirst_look(self, wire: str, timeout: float | None) -> Ending | None:
-        try:
-            return await self._app.aclient.run(calls.is_finished(self._app.keys(self.queue), wire))
-        except BrokerError:
-            if timeout == 0:
-                raise
-            return None
+        return ending
 
     def _warn(self, timeout: float | None) -> None:
         from tasks_emq.context import running_job  # which gives out jobs itself

@@ -65,7 +65,12 @@ def _running() -> Iterator[Callable[[str], Server]]:
         server.close()
 
 
-@pytest.fixture(scope="session", params=[k for k in servers.KINDS if k == "valkey" or servers.binary(k)])
+#: Redis is the second server: its half of the suite is marked, and run by CI.
+_SECOND = [kind for kind in servers.KINDS if kind != "valkey" and servers.binary(kind)]
+_KINDS = ["valkey", *(pytest.param(kind, marks=pytest.mark.matrix) for kind in _SECOND)]
+
+
+@pytest.fixture(scope="session", params=_KINDS)
 def server_kind(request: pytest.FixtureRequest) -> str:
     kind: str = request.param
     return kind

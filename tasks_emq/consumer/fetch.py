@@ -93,7 +93,8 @@ class Lane:
 
     def feed(self) -> None:
         """The queue may have work: fetch."""
-        self._slots.set_hungry(self._claimant, True)
+        # A queue at its rate limit claims nothing, so it must not hold up the others either.
+        self._slots.set_hungry(self._claimant, self._limited is None)
         self.parking.leave()
         self.idle_since = None
         self._wake.set()

@@ -247,9 +247,7 @@ def get_logs(keys: QueueKeys, job_id: str) -> Command[list[str]]:
     return Command(("LRANGE", keys.key(f"{job_id}:logs"), 0, -1), replies.texts)
 
 
-def remove_job(
-    keys: QueueKeys, job_id: str, *, children: bool = False, ts_ms: int | None = None
-) -> Call[None]:
+def remove_job(keys: QueueKeys, job_id: str, *, children: bool = False, ts_ms: int | None = None) -> Call[None]:
     """Delete a job that is not running.
 
     Args:
@@ -264,7 +262,9 @@ def remove_job(
     return Call(_REMOVE, keys.of(_REMOVE, job_id), args, lambda reply: replies.removed(job_id, reply))
 
 
-def reprocess_job(keys: QueueKeys, job_id: str, state: State, *, result_field: str) -> Call[None]:
+def reprocess_job(
+    keys: QueueKeys, job_id: str, state: State, *, result_field: str, ts_ms: int | None = None
+) -> Call[None]:
     """Run a finished job again, with its attempts reset.
 
     Args:
@@ -279,7 +279,7 @@ def reprocess_job(keys: QueueKeys, job_id: str, state: State, *, result_field: s
     return Call(
         _REPROCESS,
         keys.of(_REPROCESS, job_id, target=state),
-        (job_id, "LPUSH", field, state, 1),
+        (job_id, "LPUSH", field, state, 1, "" if ts_ms is None else ts_ms),
         lambda reply: replies.done(job_id, reply),
     )
 

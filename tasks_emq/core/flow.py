@@ -122,12 +122,16 @@ def tree_calls(roots: Sequence[Node]) -> list[Call[Added]]:
 
 
 def _admitted(node: Node, roots: Sequence[Node]) -> NewJob:
-    """A queue with a largest length takes all trees or none: the first root asks for the others."""
-    if len(roots) == 1 or node.job.parent_key is not None:
+    """A queue with a largest length takes all trees or none: the first root asks for the others.
+
+    Those with a deduplication id ask for themselves: whether they come into being is not known before.
+    """
+    sure = [root for root in roots if not root.job.dedup_id]
+    if len(sure) < 2 or node.job.parent_key is not None or node.job.dedup_id:
         return node.job
-    if node is roots[0]:
-        return replace(node.job, admits=len(roots))
-    return replace(node.job, admitted_by=roots[0].key)
+    if node is sure[0]:
+        return replace(node.job, admits=len(sure))
+    return replace(node.job, admitted_by=sure[0].key)
 
 
 def tree_answers(roots: Sequence[Node], answers: Sequence[Added | EmqError]) -> list[Added]:

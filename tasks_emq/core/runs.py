@@ -75,7 +75,7 @@ class Ended:
         id, token, ats: which run. field: `result`, `returnvalue` or `failedReason`, which says how it ended.
         value: codec bytes or text. keep: False drops the job. attempts: total tries, for the event of a last one.
         extra: further fields to store, e.g. `stacktrace`.
-        follow: jobs to add with the end, each [id, name, payload, options, field], and for a child also parent key,
+        follow: jobs to add with the end, each [id, name, payload, options, field], and for a child parent key,
             parent map, whether it waits for children; at most 500, parents first, all on this queue.
     """
 

@@ -159,12 +159,18 @@ def exchange_atomically(calls: Sequence[Call[Any]], server: Server, patience: Pa
             yield Pause(min(random.uniform(0, 0.02 * 2**tries), 0.5, left / 2))
             continue
         outcome = replies[-1]
-        load_refused = isinstance(outcome, redis.exceptions.NoPermissionError | redis.exceptions.ExecAbortError)
-        if load_refused and not in_full:
-            in_full = True
-            continue
         if isinstance(outcome, Exception):
-            return [refused(outcome, server.shown)] * len(calls)
+            # Nothing was executed; the first error says why, that of EXEC only that there was one.
+            cause = next(reply for reply in replies if isinstance(reply, Exception))
+            may_not_load = any(isinstance(reply, Exception) for reply in replies[1 : len(loads) + 1])
+            if may_not_load and not is_transient(cause):
+                in_full = True
+                continue
+            left = patience.total_s - (monotonic() - started)
+            if is_transient(cause) and not patience.once and left > server.connect_timeout_s / 4:
+                yield Pause(min(random.uniform(0, 0.02 * 2**tries), 0.5, left / 2))
+                continue
+            return [refused(cause, server.shown)] * len(calls)
         return [_answer(call, reply, server) for call, reply in zip(calls, outcome[len(loads) :], strict=True)]
 
 

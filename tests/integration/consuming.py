@@ -12,10 +12,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import pytest
 import redis
 from waiting import eventually
 
-from tasks_emq import App
+from tasks_emq import App, Job, JobFailed
 from tasks_emq.consumer.consumer import Consumer
 from tasks_emq.core.keys import queue_keys
 from tasks_emq.core.scripts import all_scripts
@@ -199,6 +200,35 @@ def sampling(look: Callable[[], Any]) -> Iterator[list[Any]]:
         if broken:
             raise broken[0]
     assert samples, "no sample was taken"
+
+
+def failed(job: Job[Any], timeout: float = 5) -> JobFailed:
+    """The error of a job that ends in `failed`."""
+    with pytest.raises(JobFailed) as raised:
+        job.result(timeout)
+    return raised.value
+
+
+def counts(job: Job[Any]) -> tuple[int, int]:
+    """Attempts started and made."""
+    data = job.refresh()
+    return data.attempts_started, data.attempts_made
+
+
+def waits(watch: Watch, job: Job[Any]) -> list[int]:
+    """How long each wait in `delayed` was to be, ms: the due time of the event less its own time."""
+    entries = watch.client.xrange(watch.key("events"))
+    return [
+        int(entry[b"delay"]) - int(entry_id.partition(b"-")[0])
+        for entry_id, entry in entries
+        if entry[b"event"] == b"delayed" and entry[b"jobId"] == job.id.encode()
+    ]
+
+
+def near(found: list[int], wanted: list[int]) -> bool:
+    """Whether waits are those that were to be."""
+    # The event is written a moment after the script has read the clock.
+    return len(found) == len(wanted) and all(-15 <= f - w <= 1 for f, w in zip(found, wanted, strict=True))
 
 
 class Gate:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any
 
 import pytest
 import redis
 from consuming import Gate, Watch, consuming
 from waiting import eventually
 
-from tasks_emq import App, chain, group
+from tasks_emq import App, Queue, chain, group
 from tasks_emq.consumer.consumer import Consumer
 from tasks_emq.errors import ConfigError
 
@@ -137,30 +136,28 @@ def test_where_it_cannot_be(app: App) -> None:
 
     with pytest.raises(ConfigError, match="delay_many: jobs with a deduplication id are added one by one"):
         work.delay_many([(1,)])
-    for workflow in (chain(plain.s(1), work.s()), group(work.s(1), plain.s(2))):
-        with pytest.raises(ConfigError, match="work: a step of a workflow cannot have a deduplication id"):
-            workflow.delay()
+    with pytest.raises(ConfigError, match="work: a step of a workflow cannot have a deduplication id"):
+        chain(work.s(1), plain.s()).delay()
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ("", "deduplication id ''"),
-        ("a\n", "deduplication id"),
-        (5, "deduplication=5: an id, or a map"),
-        ({"ttl": 5}, "an id, or a map of an id and any of ttl, extend"),
-        ({"id": "x", "tll": 5}, "an id, or a map"),
-        ({"id": 5}, "deduplication id 5: a text"),
-        ({"id": "x", "ttl": 0}, "deduplication ttl=0: at least 0.001 seconds"),
-        ({"id": "x", "ttl": "5"}, "deduplication ttl='5': seconds"),
-        ({"id": "x", "extend": True}, "extend=True starts a ttl anew; give one"),
-        ({"id": "x", "replace": 1}, "deduplication replace=1: True or False"),
-    ],
-)
-def test_bad_input(app: App, given: Any, message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+def test_a_member_of_a_group(app: App) -> None:
+    """One that is dropped takes no other along."""
 
-        @app.task(name="work", deduplication=given)
+    @app.task(name="work")
+    async def work(n: int) -> int:
+        return n
+
+    alone = work.options(deduplication="x")
+    owner = alone.delay(0)
+    jobs = group(alone.s(1), work.s(2), work.s(3), alone.s(4)).delay()
+    Consumer(app, burst=True).run()
+    assert [job.result(timeout=0) for job in (owner, jobs[1], jobs[2])] == [0, 2, 3]
+    assert len(Queue("default", app=app).jobs("completed")) == 3
+
+
+def test_bad_input(app: App) -> None:
+    """More of it in tests/unit/test_options.py."""
+    with pytest.raises(ConfigError, match="extend=True starts a ttl anew; give one"):
+
+        @app.task(name="work", deduplication={"id": "x", "extend": True})
         async def work() -> None: ...
-
-    assert message in str(caught.value)

@@ -12,7 +12,7 @@ import prestates as at
 from cases import CASES, KINDS, NEXT, TRIMMING, Build, Case, case
 from queue_kit import KEEP_ALL, T0, Kit, ended, new_job
 
-from tasks_emq.core import calls, flow, runs
+from tasks_emq.core import calls, control, flow, runs
 from tasks_emq.core.calls import Call
 from tasks_emq.core.replies import TakenJob
 
@@ -364,7 +364,7 @@ def child_failed(policy: str) -> at.Prepare:
 
 
 def reprocess(job_id: str, state: Any) -> Build:
-    return lambda kit: calls.reprocess_job(kit.keys, job_id, state, result_field="result")
+    return lambda kit: calls.reprocess_job(kit.keys, job_id, state, result_field="result", ts_ms=at.LATER)
 
 
 case("moveToWaitingChildren-7", "an open child", at.empty, set_aside)
@@ -385,4 +385,44 @@ def completed_child(kit: Kit) -> None:
     kit.finish(running(kit, "fpof", ("a", "b")))
 
 
+def cancelled_tree(kit: Kit) -> None:
+    """`parent` was cancelled with its children: one fails it, one is ignored, one runs."""
+    kit.add("parent", has_children=True)
+    add_child(kit, "c")
+    kit.take()
+    add_child(kit, "a", "fpof")
+    add_child(kit, "b", "idof")
+    kit.run(control.cancel_job(kit.keys, "parent", "n", ts_ms=T0))
+
+
+case(
+    "reprocessJob-8",
+    "a parent that was cancelled with its children",
+    cancelled_tree,
+    reprocess("parent", "failed"),
+)
 case("reprocessJob-8", "a completed child of a waiting parent", completed_child, reprocess("a", "completed"))
+
+
+def lost_fatal_child(kit: Kit) -> None:
+    """`a` has failed `parent` and was not kept; `b` has failed too, and was."""
+    kit.finish(running(kit, "fpof", ("a", "b")), failed=True, value="E: no", keep=False)
+    for _ in range(2):
+        kit.finish(kit.take(), failed=True, value="E: no")
+
+
+case("reprocessJob-8", "a parent whose failed child is gone", lost_fatal_child, reprocess("parent", "failed"))
+
+
+def failed_tree(kit: Kit) -> None:
+    """`a` has failed, and so has `parent`."""
+    for _ in range(2):
+        kit.finish(running(kit, "fpof") if not kit.ids("failed") else kit.take(), failed=True, value="E: no")
+
+
+case(
+    "moveJobsToWait-8",
+    "a child and its parent",
+    failed_tree,
+    lambda kit: control.move_jobs_to_wait(kit.keys, "failed"),
+)

@@ -14,7 +14,14 @@ from typing import Any
 import redis
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 from invariants import Dump, places, read, violations
 from queue_kit import KEEP_ALL, LOCK_MS, T0, ended, new_job, take
 
@@ -35,6 +42,7 @@ KEYS = QueueKeys("q")
 #: How far the clocks of the model and of the server may be apart, ms: locks and limits run by them.
 APART_MS = 20_000
 EVENTS = f"{KEYS.prefix}events"
+MARKER = f"{KEYS.prefix}marker"
 #: Scripts that go through a SET, which has no order.
 IN_ANY_ORDER = ("removeJob-2", "cancelJob-2")
 #: Where the jobs are in a reply.
@@ -52,6 +60,8 @@ FEW = Retention(completed_age_s=60, completed_count=3, failed_age_s=60, failed_c
 IDS = st.sampled_from(["a", "b", "c", "d", "e", "f"])
 TOKENS = st.sampled_from(["T1", "T2"])
 FLAGS = st.booleans()
+#: Steps that empty or stop the queue are skipped unless this is 0: else little ever gets far.
+SELDOM = st.integers(0, 3)
 
 
 def comparable(value: Any) -> Any:
@@ -77,6 +87,7 @@ class Pair:
         self.client.flushall()
         self.model = Model()
         self.dump: Dump = {}
+        self.asked = 0
 
     def ask(self, call: Call[Any]) -> Any:
         """Run a call on both; its result, or its error, which must be the same."""
@@ -93,6 +104,11 @@ class Pair:
             return call.parse(real)
         except EmqError:
             return None
+
+    def started(self, job_id: str) -> str | None:
+        """The fence of a job, as the last dump has it."""
+        kind, fields = self.dump.get(job_id, ("", {}))
+        return fields.get("ats") if kind == "hash" else None
 
     def _check_steps(self, script: str, before: dict[str, list[str]], after: dict[str, list[str]]) -> None:
         """Each job went along arrows of the table, from where it was to where it is."""
@@ -139,9 +155,16 @@ class Pair:
                 pipe.xtrim(EVENTS, maxlen=0, approximate=False)
             for key in texts:
                 pipe.pexpiretime(key)
+            # A consumer that slept takes the marker: whoever has work must set it again.
+            self.asked += 1
+            if self.asked % 2:
+                pipe.delete(MARKER)
             told, *answers = pipe.execute()
-        expiries = dict(zip(texts, answers[-len(texts) :], strict=True)) if texts else {}
+        trimmed = int(EVENTS in real)
+        expiries = dict(zip(texts, answers[trimmed : trimmed + len(texts)], strict=True))
         modelled = self.model.keys.dump(KEYS.prefix)
+        if self.asked % 2:
+            self.model.answer(("DEL", MARKER))
         if EVENTS in real:
             real[EVENTS] = [[part for item in fields.items() for part in item] for _, fields in told]
         if EVENTS in modelled:
@@ -216,9 +239,27 @@ class Queues(RuleBasedStateMachine):
         self.taken: list[TakenJob] = []
         self.fetches = 0
 
+    @initialize(family=FLAGS, policy=st.sampled_from(["", "fpof", "cpof", "idof", "rdof"]), delayed=FLAGS)
+    def begin(self, family, policy, delayed):
+        """Jobs that run, wait and wait for each other: from nothing a short walk would not come far."""
+        for job_id in ("a", "b"):
+            self.pair.ask(calls.add_job(KEYS, new_job(job_id, nonce="n"), timestamp_ms=self.now))
+        if family:
+            self.add_family("c", ["d", "e"], policy, 700 if delayed else 0, 0)
+        self.pair.ask(calls.add_job(KEYS, new_job("f", delay_ms=500, nonce="n"), timestamp_ms=self.now))
+        self.fetch(3, None)
+
+    def an_id(self, place: str, job_id: str) -> str:
+        """A job that stands there, when there is one."""
+        ids = sorted(self.pair.dump.get(place, ("", ()))[1])
+        return ids[ord(job_id) % len(ids)] if ids and job_id > "b" else job_id
+
     def a_run(self, pick: int) -> TakenJob:
-        """A run that is under way, or was once: its end must then be refused."""
-        return self.taken[pick % len(self.taken)]
+        """A run that is under way; at times one that was, whose end must then be refused."""
+        active = self.pair.dump.get("active", ("list", ()))[1]
+        live = [job for job in self.taken if job.id in active and self.pair.started(job.id) == str(job.ats)]
+        runs_of = live if live and pick > 1 else self.taken
+        return runs_of[pick % len(runs_of)]
 
     def took(self, found: Any) -> None:
         """Keep the runs of a reply."""
@@ -230,14 +271,9 @@ class Queues(RuleBasedStateMachine):
         self.fetches += 1
         return take(f"N{self.fetches}", count, "w") if more else None
 
-    @rule(ms=st.sampled_from([1, 500, 5_000, 90_000]))
+    @rule(ms=st.sampled_from([1, 100, 500, 5_000, 90_000]))
     def wait(self, ms: int) -> None:
         self.now += ms
-
-    @rule()
-    def wake(self) -> None:
-        """A consumer that slept took the marker: whoever has work must set it again."""
-        self.pair.drop(KEYS.key("marker"))
 
     # -- adds ---------------------------------------------------------------------------------------------
 
@@ -282,7 +318,7 @@ class Queues(RuleBasedStateMachine):
 
     # -- runs ---------------------------------------------------------------------------------------------
 
-    @rule(count=st.integers(0, 3), limit=st.sampled_from([None, None, (2, 600_000)]))
+    @rule(count=st.sampled_from([0, 1, 2, 3]), limit=st.sampled_from([None, None, (2, 600_000)]))
     def fetch(self, count, limit):
         self.fetches += 1
         found = self.pair.ask(
@@ -319,6 +355,14 @@ class Queues(RuleBasedStateMachine):
             runs.finish_many(KEYS, ends, self.then(more, 2), retention, ts_ms=self.now, metrics=metrics)
         )
         self.took(found)
+
+    @rule(failed=FLAGS)
+    def run_three(self, failed):
+        """A consumer at work: three jobs taken and ended at once."""
+        self.fetches += 1
+        found = self.pair.ask(runs.move_to_active(KEYS, take(f"R{self.fetches}", 3), ts_ms=self.now))
+        for job in found.jobs if found else ():
+            self.pair.ask(runs.move_to_finished(KEYS, ended(job, failed=failed), None, KEEP_ALL, ts_ms=self.now))
 
     @precondition(lambda self: self.taken)
     @rule(pick=st.integers(0, 7), delay=st.sampled_from([0, 10, 2000]), eta=st.sampled_from([None, 50]),
@@ -376,54 +420,73 @@ class Queues(RuleBasedStateMachine):
 
     # -- from outside -------------------------------------------------------------------------------------
 
-    @rule(job_id=IDS, children=FLAGS)
-    def remove(self, job_id, children):
+    @rule(job_id=IDS, children=FLAGS, seldom=SELDOM)
+    def remove(self, job_id, children, seldom):
+        if seldom:
+            return
         self.pair.ask(calls.remove_job(KEYS, job_id, children=children, ts_ms=self.now))
 
     @rule(job_id=IDS, state=st.sampled_from(["completed", "failed"]))
     def reprocess(self, job_id, state):
-        self.pair.ask(calls.reprocess_job(KEYS, job_id, state, result_field="result"))
+        job_id = self.an_id(state, job_id)
+        stored = self.pair.dump.get(job_id, ("", {}))[1]
+        field = "returnvalue" if "returnvalue" in stored else "result"
+        self.pair.ask(calls.reprocess_job(KEYS, job_id, state, result_field=field))
 
     @rule(job_id=IDS)
     def promote(self, job_id):
-        self.pair.ask(calls.promote_job(KEYS, job_id))
+        self.pair.ask(calls.promote_job(KEYS, self.an_id("delayed", job_id)))
 
-    @rule(paused=FLAGS, event=FLAGS)
-    def pause(self, paused, event):
+    @rule(paused=FLAGS, event=FLAGS, seldom=SELDOM)
+    def pause(self, paused, event, seldom):
+        if seldom:
+            return
         self.pair.ask(calls.pause(KEYS) if paused else calls.resume(KEYS, event=event))
 
     @rule(job_id=IDS, delay=st.sampled_from([0, 5000]), priority=st.sampled_from([0, 2]), lifo=FLAGS)
     def change(self, job_id, delay, priority, lifo):
-        self.pair.ask(control.change_delay(KEYS, job_id, delay, ts_ms=self.now))
-        self.pair.ask(control.change_priority(KEYS, job_id, priority, lifo=lifo))
+        self.pair.ask(control.change_delay(KEYS, self.an_id("delayed", job_id), delay, ts_ms=self.now))
+        self.pair.ask(control.change_priority(KEYS, self.an_id("wait", job_id), priority, lifo=lifo))
         self.pair.ask(control.update_data(KEYS, job_id, b"other", "args"))
 
     @rule(limits=st.sampled_from([
         {"concurrency": 2}, {"concurrency": None}, {"x:maxlen": 3}, {"x:maxlen": None},
         {"max": 2, "duration": 500_000}, {"max": None, "duration": None},
-    ]))  # fmt: skip
-    def limit(self, limits):
+    ]), seldom=SELDOM)  # fmt: skip
+    def limit(self, limits, seldom):
+        if seldom:
+            return
         self.pair.ask(control.set_limits(KEYS, limits))
 
-    @rule(job_id=IDS, nonce=st.sampled_from(["c1", "c2"]))
-    def cancel(self, job_id, nonce):
+    @rule(job_id=IDS, nonce=st.sampled_from(["c1", "c2"]), seldom=SELDOM)
+    def cancel(self, job_id, nonce, seldom):
+        if seldom > 1:
+            return
         self.pair.ask(control.cancel_job(KEYS, job_id, nonce, ts_ms=self.now))
 
-    @rule(state=st.sampled_from(["failed", "completed", "delayed"]), count=st.integers(1, 3))
-    def move_many(self, state, count):
+    @rule(state=st.sampled_from(["failed", "completed", "delayed"]), count=st.integers(1, 3), seldom=SELDOM)
+    def move_many(self, state, count, seldom):
+        if seldom > 1:
+            return
         self.pair.ask(control.move_jobs_to_wait(KEYS, state, count))
 
     @rule(state=st.sampled_from(["completed", "failed", "delayed", "prioritized", "wait"]),
-          limit=st.integers(0, 2), age=st.sampled_from([0, 10_000]))  # fmt: skip
-    def clean(self, state, limit, age):
+          limit=st.integers(0, 2), age=st.sampled_from([0, 10_000]), seldom=SELDOM)  # fmt: skip
+    def clean(self, state, limit, age, seldom):
+        if seldom:
+            return
         self.pair.ask(control.clean(KEYS, state, age, limit=limit, ts_ms=self.now))
 
-    @rule(delayed=FLAGS)
-    def drain(self, delayed):
+    @rule(delayed=FLAGS, seldom=SELDOM)
+    def drain(self, delayed, seldom):
+        if seldom:
+            return
         self.pair.ask(control.drain(KEYS, delayed=delayed, ts_ms=self.now))
 
-    @rule(force=FLAGS, count=st.sampled_from([1, 3, control.BATCH]))
-    def obliterate(self, force, count):
+    @rule(force=FLAGS, count=st.sampled_from([1, 3, control.BATCH]), seldom=SELDOM)
+    def obliterate(self, force, count, seldom):
+        if seldom:
+            return
         self.pair.ask(control.obliterate(KEYS, force=force, count=count, ts_ms=self.now))
 
     # -- schedules ----------------------------------------------------------------------------------------
@@ -433,9 +496,10 @@ class Queues(RuleBasedStateMachine):
         offset=st.sampled_from([None, 250]), limit=st.sampled_from([None, None, 2]),
         start=st.sampled_from([None, 2_000]), end=st.sampled_from([None, 90_000]),
         priority=st.sampled_from([0, 0, 5]), ahead=st.sampled_from([1, 5_000]),
-        payload=st.sampled_from([b"p", b"q"]),
-    )  # fmt: skip
-    def schedule(self, sid, every, offset, limit, start, end, priority, ahead, payload):
+        payload=st.sampled_from([b"p", b"q"]), seldom=SELDOM)  # fmt: skip
+    def schedule(self, sid, every, offset, limit, start, end, priority, ahead, payload, seldom):
+        if seldom > 1:
+            return
         timing = Timing(
             cron=None if every else "* * * * *", every_ms=every, offset_ms=offset if every else None, limit=limit,
             start_ms=start and T0 + start, end_ms=end and T0 + end,
@@ -451,15 +515,19 @@ class Queues(RuleBasedStateMachine):
         for sid in ("s", "t"):
             self.pair.ask(scheduling.next_iteration(KEYS, sid, taken, self.now + ahead, ts_ms=self.now))
 
-    @rule(sid=st.sampled_from(["s", "t"]))
-    def unschedule(self, sid):
+    @rule(sid=st.sampled_from(["s", "t"]), seldom=SELDOM)
+    def unschedule(self, sid, seldom):
+        if seldom:
+            return
         self.pair.ask(scheduling.get_schedulers(KEYS, ["s", "t"]))
         self.pair.ask(scheduling.remove_scheduler(KEYS, sid))
 
     # -- looking ------------------------------------------------------------------------------------------
 
-    @rule(job_id=IDS, oldest_first=FLAGS, start=st.integers(0, 2))
-    def look(self, job_id, oldest_first, start):
+    @rule(job_id=IDS, oldest_first=FLAGS, start=st.integers(0, 2), seldom=SELDOM)
+    def look(self, job_id, oldest_first, start, seldom):
+        if seldom > 1:
+            return
         self.pair.ask(calls.is_finished(KEYS, job_id))
         self.pair.ask(calls.get_state(KEYS, job_id))
         self.pair.ask(

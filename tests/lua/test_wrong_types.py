@@ -115,7 +115,7 @@ def allowed(kit: Kit, call: Call[Any], before: Snapshot, steps: Sequence[Step], 
     return [without(dump, key) for dump in found]
 
 
-def is_noted(kit: Kit, call: Call[Any], before: Snapshot, key: str, now: Dump) -> bool:
+def is_noted(kit: Kit, call: Call[Any], before: Snapshot, steps: Sequence[Step], key: str, now: Dump) -> bool:
     """Whether a call did all but settle an edge, and noted that: it left what it leaves when no job has a parent.
 
     When the child is gone, and what should be its parent's hash is none, there is no place for a note.
@@ -124,6 +124,7 @@ def is_noted(kit: Kit, call: Call[Any], before: Snapshot, key: str, now: Dump) -
     for short, (kind, _) in before.dump.items():
         if kind == "hash" and short != "meta":
             kit.client.hdel(kit.key(short), "parentKey", "parent")
+    spoil(kit, key, steps)
     reply_of(kit, call)
     noted = any(kind == "hash" and "x:edge" in value for kind, value in now.values())
     return (noted or key == "parent") and without_edges(now, key) == without_edges(seen(kit), key)
@@ -160,7 +161,7 @@ def test_a_key_of_a_wrong_type(kit: Kit, case: Case) -> None:
         elif key in MAY_FAIL and without(now, key) != without(done, key):
             faults.append(f"{key}: {reply}, not applied: {difference(now, done)}")
         elif key not in MAY_FAIL and without(now, key) not in allowed(kit, call, before, steps, key):
-            if is_noted(kit, call, before, key, now):
+            if is_noted(kit, call, before, steps, key, now):
                 continue
             faults.append(f"{key}: {reply} leaves {difference(now, done)}")
     assert not faults, f"{case}\n" + "\n".join(faults)

@@ -13,13 +13,14 @@ from redis.exceptions import (
     ExecAbortError,
     NoPermissionError,
     NoScriptError,
+    OutOfMemoryError,
     ReadOnlyError,
     ResponseError,
 )
 
 from tasks_emq.core.calls import Call, Command
 from tasks_emq.core.scripts import Script
-from tasks_emq.errors import BrokerError, JobNotFound, OutcomeUnknown
+from tasks_emq.errors import BrokerError, JobNotFound, OutcomeUnknown, QueueFull
 from tasks_emq.io import exchange as exchanges
 from tasks_emq.io.connect import Server
 from tasks_emq.io.exchange import LostReply, Patience, Pause, Send, exchange, exchange_atomically, packed
@@ -337,10 +338,30 @@ def test_a_transaction_that_is_refused_is_refused_whole(drive):
     ran = drive(
         exchange_atomically([call("a"), call("b")], SERVER, PATIENCE),
         ["OK", *["QUEUED"] * 4, aborted],
-        ["OK", "QUEUED", "QUEUED", aborted],
     )
     assert [type(answer) for answer in ran.answers] == [BrokerError, BrokerError]
     assert ran.answers[0].reached
+
+
+def test_a_transaction_is_refused_for_the_first_reason(drive):
+    """EXEC says only that there was one."""
+    full, aborted = OutOfMemoryError("command not allowed"), ExecAbortError("discarded because of previous errors")
+    ran = drive(
+        exchange_atomically([call("a"), call("b")], SERVER, PATIENCE),
+        ["OK", "QUEUED", "QUEUED", full, full, aborted],
+    )
+    assert [type(answer) for answer in ran.answers] == [QueueFull, QueueFull]
+
+
+def test_a_transaction_waits_while_the_server_loads(drive):
+    loading = BusyLoadingError("Redis is loading the dataset in memory")
+    ran = drive(
+        exchange_atomically([call("a")], SERVER, PATIENCE),
+        [*[loading] * 3, ResponseError("EXEC without MULTI")],
+        ["OK", "QUEUED", "QUEUED", ["x", 1]],
+    )
+    assert ran.answers == [1]
+    assert len(ran.paused) == 1
 
 
 def test_an_error_inside_a_transaction_is_of_its_call(drive):

@@ -153,6 +153,8 @@ def move_jobs(keys: Keyspace, names: list[str], args: list[str]) -> object:
             else:
                 for name in _LEFT_BY_AN_END:
                     job.pop(name, None)
+                if "parentKey" in job:
+                    settle(Parent.of(keys, job["parentKey"]).reopen, q.prefix + job_id)
             q.tell_trimming("waiting", jobId=job_id, prev=state)
         del source[job_id]
     if ids:

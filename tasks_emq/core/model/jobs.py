@@ -192,13 +192,13 @@ def detach(keys: Keyspace, args: list[str]) -> object:
     """removeChildDependency: the parent does not wait for this child any more; the child goes on."""
     job_key, parent_key, ts = args
     child, parent, now = Parent.of(keys, job_key), Parent.of(keys, parent_key), clock(keys, ts)
-    if not child.there:
-        return -1
     if not parent.there:
         return -5
+    if not child.there and job_key not in parent.open:
+        return -1
     if not parent.gone(job_key, now):
         return 1
-    job = child.queue.job(child.id)
+    job = child.queue.job(child.id) if child.there else {}
     if job.get("parentKey") == parent_key:
         del job["parentKey"]
         job.pop("parent", None)
