@@ -39,6 +39,7 @@ from tasks_emq.events import QueueEvent
 from tasks_emq.job import Job
 from tasks_emq.queue import AsyncQueue, Queue
 from tasks_emq.task import Task
+from tasks_emq.tree import JobTree
 from tasks_emq.version import __version__
 from tasks_emq.workflow import ChildFailure, GroupResult, Signature, chain, chord, group
 
@@ -65,6 +66,7 @@ __all__ = [
     "JobNotFound",
     "JobNotInState",
     "JobTimeout",
+    "JobTree",
     "Metrics",
     "NotReplicated",
     "OutcomeUnknown",

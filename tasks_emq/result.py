@@ -49,6 +49,7 @@ class Listener:
         self._in_event = in_event
         self._watched: dict[str, list[Future[Ending]]] = {}
         self._lock = threading.Lock()
+        self._wanted = threading.Event()
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
 
@@ -65,6 +66,7 @@ class Listener:
         future: Future[Ending] = Future()
         with self._lock:
             self._watched.setdefault(wire, []).append(future)
+            self._wanted.set()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="emq-results", daemon=True)
                 self._thread.start()
@@ -80,16 +82,11 @@ class Listener:
                     del self._watched[wire]
 
     def _run(self) -> None:
-        last_wanted = monotonic()
         after: str | None = None
         next_check = 0.0
         said = False
         while True:
             try:
-                if self._watched:
-                    last_wanted = monotonic()
-                elif monotonic() - last_wanted > _IDLE_S and self._may_end():
-                    return
                 if after is None:
                     after = self._client.run(calls.last_event_id(self._keys))
                 if monotonic() >= next_check:
@@ -100,6 +97,13 @@ class Listener:
                 if events:
                     after = events[-1].id if len(events) < _READ else None
                     self._take_in(events)
+                elif not self._watched:
+                    # Nobody waits: ask nothing and hold no connection meanwhile. What was missed is asked for once.
+                    self._wanted.clear()
+                    self._client.close()
+                    if not self._watched and not self._wanted.wait(_IDLE_S) and self._may_end():
+                        return
+                    after, next_check = None, 0.0
                 said = False
             except BrokerError as error:
                 if not self._watched and self._may_end():

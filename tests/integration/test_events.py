@@ -27,6 +27,8 @@ from tasks_emq import App, BrokerError, ConfigError, JobContext, Queue, QueueEve
 
 @pytest.fixture
 def watch(client: redis.Redis) -> Watch:
+    # Who waited for results in a test before this one reads events too, for up to a second.
+    eventually(lambda: client.info("clients")["blocked_clients"] == 0)
     return Watch(client)
 
 

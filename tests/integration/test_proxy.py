@@ -167,6 +167,7 @@ def test_reset_breaks_a_blocked_call(proxy, through, valkey_client):
         except redis.ConnectionError as error:
             errors.append(error)
 
+    eventually(lambda: valkey_client.info("clients")["blocked_clients"] == 0)
     parked = threading.Thread(target=park)
     parked.start()
     eventually(lambda: valkey_client.info("clients")["blocked_clients"] == 1)

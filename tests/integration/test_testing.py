@@ -12,7 +12,6 @@ from waiting import eventually
 from tasks_emq import App, JobNotFound, Queue, Retention, Retry
 from tasks_emq.testing import Clock, assert_enqueued, refute_enqueued, run_all
 
-
 HOUR = 3600.0
 app = App("redis://nowhere.invalid", retention=Retention(completed_age_s=2 * 3600))
 ran: list[Any] = []

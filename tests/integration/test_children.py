@@ -1,0 +1,477 @@
+"""Children that a running job adds and waits for, jobs that follow it, and a tree looked at and taken apart.
+
+Source: design §5 "Atomic hand-on"; cases U13, U14
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from consuming import Program, Watch, consuming
+from flow_tasks import Tasks
+from waiting import eventually
+
+from tasks_emq import (
+    App,
+    ConfigError,
+    JobContext,
+    JobFailed,
+    JobLocked,
+    JobNotFound,
+    JobTree,
+    Queue,
+    StaleLease,
+    WaitForChildren,
+    chain,
+    chord,
+    group,
+)
+
+SOON = 10.0
+
+
+@pytest.fixture
+def app(url: str) -> Iterator[App]:
+    made = App(url)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def tasks(app: App) -> Tasks:
+    return Tasks.of(app)
+
+
+@pytest.fixture
+def watch(client: redis.Redis) -> Watch:
+    return Watch(client)
+
+
+# -- children of a running job --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("colour", ["sync", "async"])
+def test_children_that_a_running_job_adds(colour: str, tasks: Tasks) -> None:
+    """It runs again when they have ended, with their values; no attempt is counted."""
+    t = tasks
+    steps = t.add.s(1, 2), chain(t.add.s(3, 4), t.add.s(5))
+
+    @t.app.task(name="parent")
+    def parent(ctx: JobContext) -> list[Any]:
+        if not ctx.waited:
+            ctx.add_children(*steps)
+            raise WaitForChildren
+        return [ctx.attempt, ctx.fence, ctx.waited, *sorted(ctx.children_values().values())]
+
+    @t.app.task(name="aparent")
+    async def aparent(ctx: JobContext) -> list[Any]:
+        if not ctx.waited:
+            await ctx.aadd_children(*steps)
+            raise WaitForChildren
+        return [ctx.attempt, ctx.fence, ctx.waited, *sorted((await ctx.achildren_values()).values())]
+
+    with consuming(t.app):
+        job = parent.delay() if colour == "sync" else aparent.delay()
+        assert job.result(SOON) == [1, 2, 1, 3, 12]
+
+
+def test_children_in_two_rounds(tasks: Tasks, watch: Watch) -> None:
+    t = tasks
+
+    @t.app.task(name="parent")
+    def parent(ctx: JobContext) -> int:
+        if ctx.waited < 2:
+            ctx.add_children(t.add.s(ctx.waited, 1))
+            raise WaitForChildren
+        return sum(ctx.children_values().values())
+
+    with consuming(t.app):
+        job = parent.delay()
+        assert job.result(SOON) == 3
+    assert "atm" in watch.hash(job.id)
+    assert watch.hash(job.id)["atm"] == b"1"
+
+
+def dynamic(tasks: Tasks, policy: Any) -> Any:
+    """A job whose children all fail, and that tells what it knows of them."""
+
+    @tasks.app.task(name="parent")
+    def parent(ctx: JobContext) -> tuple[int, list[str]]:
+        if not ctx.waited:
+            ctx.add_children(tasks.boom.s(), tasks.boom.s(), on_failure=policy)
+            raise WaitForChildren
+        return len(ctx.children_values()), sorted(ctx.children_failures().values())
+
+    return parent.delay()
+
+
+@pytest.mark.parametrize(("policy", "failures"), [("ignore", 2), ("remove", 0)])
+def test_dynamic_children_that_all_fail(policy: str, failures: int, tasks: Tasks) -> None:
+    """U14: the parent goes on."""
+    with consuming(tasks.app):
+        assert dynamic(tasks, policy).result(SOON) == (0, ["ValueError: boom"] * failures)
+
+
+def test_dynamic_children_of_which_one_lets_the_parent_run_at_once(tasks: Tasks) -> None:
+    """`continue`: the parent runs while the other child is open; it cannot complete, and waits again."""
+    t = tasks
+    seen: list[int] = []
+
+    @t.app.task(name="parent")
+    def parent(ctx: JobContext) -> int:
+        if not ctx.waited:
+            ctx.add_children(t.boom.s(), t.held.s(1), on_failure="continue")
+            raise WaitForChildren
+        seen.append(t.app.job(ctx.id).children_counts().unprocessed)
+        if seen[-1]:
+            t.gate.open()
+            raise WaitForChildren
+        return sum(ctx.children_values().values())
+
+    with consuming(t.app):
+        assert parent.delay().result(SOON) == 1
+    assert seen[0] == 1
+
+
+def test_dynamic_children_that_fail_their_parent(tasks: Tasks) -> None:
+    with consuming(tasks.app):
+        with pytest.raises(JobFailed, match=r"child emq:\{default\}:.* failed: ValueError: boom") as caught:
+            dynamic(tasks, "fail").result(SOON)
+    assert caught.value.code == "child_failed"
+
+
+def test_a_child_that_fails_while_its_parent_runs(tasks: Tasks) -> None:
+    """The parent is not completed, with a reason that names the child."""
+    t = tasks
+
+    @t.app.task(name="parent")
+    def parent(ctx: JobContext, wait: bool) -> int:
+        (child,) = ctx.add_children(t.boom.s())
+        eventually(lambda: child.state() == "failed")
+        if wait:
+            raise WaitForChildren
+        return 1
+
+    with consuming(t.app):
+        for wait in (True, False):
+            job = parent.delay(wait)
+            with pytest.raises(JobFailed, match=r"child emq:\{default\}:\w+ failed") as caught:
+                job.result(SOON)
+            assert caught.value.code == "child_failed"
+
+
+def test_a_run_that_ends_with_open_children(tasks: Tasks) -> None:
+    """It cannot complete before them: a failed attempt, with a typed reason."""
+    t = tasks
+
+    @t.app.task(name="parent")
+    def parent(ctx: JobContext) -> int:
+        ctx.add_children(t.held.s(1))
+        return 1
+
+    with consuming(t.app):
+        with pytest.raises(JobFailed, match="PendingChildren: children of this job have not ended"):
+            parent.delay().result(SOON)
+        t.gate.open()
+
+
+def test_waiting_for_nothing(tasks: Tasks) -> None:
+    """Without any child it is an error; with children that have ended the job runs again, but not in a spin."""
+    t = tasks
+    runs: list[int] = []
+
+    @t.app.task(name="none")
+    def none(ctx: JobContext) -> None:
+        raise WaitForChildren
+
+    @t.app.task(name="ever")
+    def ever(ctx: JobContext) -> int:
+        runs.append(ctx.fence)
+        if ctx.fence == 1:
+            (child,) = ctx.add_children(t.add.s(1, 1))
+            eventually(lambda: child.state() == "completed")
+        if ctx.fence < 4:
+            raise WaitForChildren
+        return ctx.fence
+
+    with consuming(t.app):
+        with pytest.raises(JobFailed, match="the job has no children"):
+            none.delay().result(SOON)
+        assert ever.delay().result(SOON) == 4
+    assert runs == [1, 2, 3, 4]
+
+
+def test_a_run_that_lost_its_job_adds_no_children(tasks: Tasks, watch: Watch) -> None:
+    """U19: a zombie's children do not exist."""
+    t = tasks
+    refused: list[BaseException] = []
+
+    @t.app.task(name="parent")
+    def parent(ctx: JobContext) -> str:
+        if ctx.fence == 1:
+            watch.client.delete(watch.key(f"{ctx.id}:lock"))
+            try:
+                ctx.add_children(t.add.s(1, 1))
+            except StaleLease as error:
+                refused.append(error)
+        return "done"
+
+    with consuming(t.app):
+        job = parent.delay()
+        assert job.result(SOON) == "done"
+    assert len(refused) == 1
+    assert watch.events("added") == [{"event": "added", "jobId": job.id, "name": "parent"}]
+
+
+def test_children_with_ids_are_added_once(tasks: Tasks, watch: Watch) -> None:
+    """A run that is repeated finds them, also those that have ended; another job's child is refused."""
+    t = tasks
+    created: list[list[bool]] = []
+
+    @t.app.task(name="parent", attempts=3, backoff=0)
+    def parent(ctx: JobContext) -> int:
+        if not ctx.waited:
+            parts = [t.add.options(job_id=f"part-{n}").s(n, n) for n in range(3)]
+            children = ctx.add_children(*parts)
+            created.append([child.created for child in children])
+            if ctx.attempt < 3:
+                eventually(lambda: children[0].state() == "completed")
+                raise ValueError("again")
+            raise WaitForChildren
+        return sum(ctx.children_values().values())
+
+    @t.app.task(name="other")
+    def other(ctx: JobContext) -> None:
+        ctx.add_children(t.add.options(job_id="part-1").s(1, 1))
+
+    with consuming(t.app):
+        assert parent.delay().result(SOON) == 6
+        with pytest.raises(JobFailed, match="ParentTaken"):
+            other.delay().result(SOON)
+    assert created == [[True] * 3, [False] * 3, [False] * 3]
+    assert len(t.runs_of("add")) == 3
+
+
+def test_bad_children(tasks: Tasks) -> None:
+    t = tasks
+
+    @t.app.task(name="parent")
+    def parent(ctx: JobContext, which: str) -> None:
+        bad: dict[str, Any] = {
+            "policy": lambda: ctx.add_children(t.add.s(1, 1), on_failure="stop"),  # type: ignore[arg-type]
+            "step": lambda: ctx.add_children(t.add),  # type: ignore[arg-type]
+            "group": lambda: ctx.add_children(group(t.add.s(1, 1))),
+            "none": lambda: ctx.add_children(),
+        }
+        bad[which]()
+
+    with consuming(t.app):
+        for which, reason in {
+            "policy": "on_failure='stop'", "step": "a step of a workflow", "group": "no job of its own",
+            "none": "exactly one app",
+        }.items():  # fmt: skip
+            with pytest.raises(JobFailed, match=reason):
+                parent.delay(which).result(SOON)
+
+
+# -- jobs that follow (ctx.then) ------------------------------------------------------------------------------
+
+FOLLOWING = """
+import os, pathlib, signal
+from tasks_emq import App, JobContext
+app = App()
+HERE = pathlib.Path(__file__).parent
+
+@app.task(name="after", queue="default")
+def after(n: int) -> int:
+    return n
+
+@app.task(name="first", queue="default")
+def first(ctx: JobContext) -> str:
+    ctx.then(after.s(ctx.fence))
+    if not (HERE / "killed").exists():
+        (HERE / "killed").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "done"
+"""
+
+
+def test_what_follows_a_killed_run_comes_once(tmp_path: Path, url: str, watch: Watch, tasks: Tasks) -> None:
+    """The killed run adds nothing; the one that ends adds its follower with its end."""
+    (tmp_path / "jobs.py").write_text(FOLLOWING)
+
+    @tasks.app.task(name="first")
+    def first(ctx: JobContext) -> str:
+        raise AssertionError
+
+    job = first.delay()
+    with Program(tmp_path, url) as killed:
+        assert killed.wait() == -signal.SIGKILL
+    assert len(watch.events("added")) == 1
+    with Program(tmp_path, url):
+        assert job.result(SOON) == "done"
+        eventually(lambda: len(watch.ids()["completed"]) == 2)
+    (added,) = [event for event in watch.events("added") if event["jobId"] != job.id]
+    assert Queue("default", app=tasks.app).app.job(added["jobId"]).result(0) == 2
+
+
+def test_what_follows_a_failed_run_is_not_added(tasks: Tasks, watch: Watch) -> None:
+    t = tasks
+
+    @t.app.task(name="first", attempts=2, backoff=0)
+    def first(ctx: JobContext, fail: bool) -> str:
+        ctx.then(t.add.s(ctx.attempt, 0))
+        if fail or ctx.attempt == 1:
+            raise ValueError("no")
+        return "done"
+
+    with consuming(t.app):
+        with pytest.raises(JobFailed):
+            first.delay(True).result(SOON)
+        assert first.delay(False).result(SOON) == "done"
+        eventually(lambda: t.runs_of("add") == [(2, 0)])
+    assert len(watch.events("added")) == 3
+
+
+def test_a_follower_is_a_child_of_nobody(tasks: Tasks) -> None:
+    """A step of a workflow may have followers; what waits for the step does not wait for them."""
+    t = tasks
+
+    @t.app.task(name="first")
+    def first(ctx: JobContext) -> int:
+        followers = [ctx.then(t.held.s(n)) for n in range(3)]
+        ctx.then(t.add.options(delay=60).s(1, 1))
+        return len({job.id for job in followers})
+
+    with consuming(t.app):
+        assert chain(first.s(), t.add.s(1)).delay().result(SOON) == 4
+        t.gate.open()
+        eventually(lambda: len(t.runs_of("held")) == 3)
+    assert Queue("default", app=t.app).counts()["delayed"] == 1
+
+
+def test_what_cannot_follow(tasks: Tasks) -> None:
+    t = tasks
+    reasons: list[str] = []
+
+    @t.app.task(name="first")
+    def first(ctx: JobContext) -> None:
+        for task in (t.add.options(queue="other"), t.add.options(job_id="x"), t.add.options(deduplication="d")):
+            try:
+                ctx.then(task.s(1, 1))
+            except ConfigError as error:
+                reasons.append(str(error))
+        for _ in range(101):
+            ctx.then(t.add.s(1, 1))
+
+    with consuming(t.app):
+        with pytest.raises(JobFailed, match="up to 100 jobs"):
+            first.delay().result(SOON)
+    assert [reason.partition(":")[2][:20] for reason in reasons] == [
+        " add is on queue 'ot", " up to 100 jobs, wit", " up to 100 jobs, wit",
+    ]  # fmt: skip
+
+
+# -- trees ----------------------------------------------------------------------------------------------------
+
+
+def test_a_tree(tasks: Tasks) -> None:
+    """U14: one child done, one failed and ignored, one removed, one that still waits; the counts add up."""
+    t = tasks
+    members = [
+        chain(t.add.s(1, 1), t.add.s(1)),
+        t.boom.s(),
+        t.boom.options(keep_failed=False).s(),
+        t.add.options(delay=60).s(2, 2),
+        t.add.options(delay=61).s(3, 3),
+    ]
+    job = chord(members, on_failure="ignore")(t.total.s()).delay()
+    with consuming(t.app):
+        eventually(lambda: job.children_counts().unprocessed == 2)
+    removed, _ = sorted(
+        (node for node in job.tree().children if node.state == "delayed"), key=lambda node: node.id
+    )
+    t.app.job(removed.id).remove()
+    tree = job.tree()
+    shown = sorted((node.name or "", node.state, node.edge or "", len(node.children)) for node in tree.walk())
+    assert shown == [
+        ("", "unknown", "ignored", 0),
+        ("add", "completed", "completed", 0),
+        ("add", "completed", "completed", 1),
+        ("add", "delayed", "open", 0),
+        ("boom", "failed", "ignored", 0),
+        ("total", "waiting-children", "", 4),
+    ]
+    counts = job.children_counts()
+    edges = [node.edge for node in tree.children]
+    assert (counts.processed, counts.unprocessed, counts.ignored, counts.failed) == (
+        edges.count("completed"), edges.count("open"), edges.count("ignored"), edges.count("failed"),
+    )  # fmt: skip
+    assert str(tree).startswith(f"total {job.id}: waiting-children\n  ")
+    assert "\n    add " in str(tree)
+
+    async def again() -> JobTree:
+        try:
+            return await job.atree()
+        finally:
+            await t.app.aclose()
+
+    assert asyncio.run(again()) == tree
+
+
+def test_a_tree_is_cut_at_a_thousand_jobs(tasks: Tasks, watch: Watch) -> None:
+    job = chord([tasks.add.s(1, 1)])(tasks.total.s()).delay()
+    child = job.tree().children[0]
+    watch.client.sadd(watch.key(f"{child.id}:dependencies"), *(watch.key(f"x{n}") for n in range(999)))
+    tree = job.tree()
+    assert (len([*tree.walk()]), tree.children[0].hidden) == (2, 999)
+    assert "    and 999 more" in str(tree)
+    watch.client.srem(watch.key(f"{child.id}:dependencies"), watch.key("x0"))
+    assert len([*job.tree().walk()]) == 1000
+
+
+def test_the_tree_of_nothing(app: App) -> None:
+    with pytest.raises(JobNotFound):
+        app.job("nobody").tree()
+
+
+def test_removing_a_tree(tasks: Tasks, watch: Watch) -> None:
+    t = tasks
+    job = chord([chain(t.add.s(1, 1), t.add.s(1)), t.held.s(1)])(t.total.s()).delay()
+    with consuming(t.app):
+        eventually(lambda: t.runs_of("held") and job.children_counts().processed)
+        with pytest.raises(JobLocked, match="is running, or one that is to be removed with it"):
+            job.remove(children=True)
+        t.gate.open()
+        assert job.result(SOON) == 4
+    job.remove(children=True)
+    assert {state: ids for state, ids in watch.ids().items() if ids} == {}
+    assert job.state() == "unknown"
+
+
+@pytest.mark.parametrize("colour", ["sync", "async"])
+def test_detaching_a_child(colour: str, tasks: Tasks) -> None:
+    """The parent waits for it no more; it goes on by itself."""
+    t = tasks
+    job = chord([t.add.s(1, 1), t.add.options(delay=60).s(2, 2)], on_failure="ignore")(t.show.s()).delay()
+    (late,) = (node for node in job.tree().children if node.state == "delayed")
+    child = t.app.job(late.id)
+
+    async def detach() -> bool:
+        try:
+            return await child.adetach()
+        finally:
+            await t.app.aclose()
+
+    assert (child.detach() if colour == "sync" else asyncio.run(detach())) is True
+    assert (child.detach(), job.detach(), child.state()) == (False, False, "delayed")
+    with consuming(t.app):
+        assert job.result(SOON) == "[2, ChildFailure(reason='it was removed')]"
+    with pytest.raises(JobNotFound):
+        t.app.job("nobody").detach()
