@@ -98,7 +98,7 @@ class Listener:
                     after = events[-1].id if len(events) < _READ else None
                     self._take_in(events)
                 elif not self._watched:
-                    # Nobody waits: ask nothing and hold no connection meanwhile. What was missed is asked for once.
+                    # Nobody waits: ask nothing and hold no connection. What was missed is asked for once.
                     self._wanted.clear()
                     self._client.close()
                     if not self._watched and not self._wanted.wait(_IDLE_S) and self._may_end():
