@@ -15,9 +15,10 @@ ARGV[3]  ts      ms, or empty for the server's clock
 ARGV[4]  id      of the job
 ARGV[5]  prefix  of the queue's keys
 ARGV[6]  ats     of the run, or empty
+ARGV[7]  added   1: this run has added children, which may have left no trace
 
-Returns  0 moved; 1 nothing to wait for, or it is to be cancelled; 2 nothing to wait for, and there never was: with both
-         the run goes on; -1 no such job, -2 no lock, -6 another lock, -3 not active, -9 a child has failed
+Returns  0 moved; 1 nothing to wait for any more, or it is to be cancelled; 2 there never was: with both the run goes on;
+         -1 no such job, -2 no lock, -6 another lock, -3 not active, -9 a child has failed
 Cost     O(active)
 Repeat   safe: the second answers -2, -6 or -3 and writes nothing
 ]]
@@ -38,13 +39,14 @@ if code ~= 0 then return code end
 if h[8] then return 1 end
 if read('ZCARD', unsuccessful) > 0 then return -9 end
 local open = child ~= '' and read('SISMEMBER', dependencies, child) or read('SCARD', dependencies)
-if open == 0 then
-  local had = redis.call('EXISTS', job .. ':processed', job .. ':failed') > 0
-  return (had or redis.call('HEXISTS', job, 'x:waited') == 1) and 1 or 2
+local waited = redis.call('HGET', job, 'x:waited')
+if open == 0 and not waited and ARGV[7] ~= '1'
+  and redis.call('EXISTS', job .. ':processed', job .. ':failed') == 0 then
+  return 2
 end
-local waited = whole(redis.call('HGET', job, 'x:waited')) or 0
 
-redis.call('HSET', job, 'x:waited', waited + 1)
+redis.call('HSET', job, 'x:waited', (whole(waited) or 0) + 1)
+if open == 0 then return 1 end
 redis.call('ZADD', q.waiting, now, id)
 redis.call('LREM', q.active, -1, id)
 unlock(q, job, id, token)

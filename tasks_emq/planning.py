@@ -12,7 +12,7 @@ from tasks_emq.core.flow import RELAY, Node, Shape, fed_by, leaf_of, tree_answer
 from tasks_emq.core.keys import QueueKeys, new_job_id
 from tasks_emq.core.replies import Added
 from tasks_emq.errors import ConfigError
-from tasks_emq.steps import Composite, Parallel, Series, Signature
+from tasks_emq.steps import Composite, OnFailure, Parallel, Series, Signature
 
 if TYPE_CHECKING:
     from tasks_emq.app import App
@@ -215,13 +215,13 @@ class Addition:
     def __init__(
         self,
         elements: Sequence[Any],
-        policy: str,
+        policy: OnFailure,
         *,
         parent: str | None = None,
         queue: str | None = None,
         within: Mapping[str, str] | None = None,
     ) -> None:
-        elements = Composite(elements, None).steps
+        elements = Composite(elements, policy).steps
         self._planner = Planner(elements, parent=parent, queue=queue)
         self._roots: list[Node] = []
         for step in elements:

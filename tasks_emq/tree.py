@@ -128,7 +128,7 @@ def _find_children(parents: Sequence[_Found], seen: set[str]) -> Stream[Any]:
             }
             job.below = [_Found(key, found[key]) for key in sorted(found.keys() - seen)]
             job.hidden = 0
-            seen |= found.keys()
+            seen.update(found)
 
 
 def _parts(items: Sequence[_Found], size: int) -> Iterator[Sequence[_Found]]:

@@ -204,8 +204,9 @@ class Lane:
 
     async def _fail_by_child(self, run: Running) -> None:
         children = await read_children(self._client, self.keys.key(run.taken.id))
+        end = await failed_by(self._client, run, children)
         run.handle = None
-        self._pending.append(Pending(run, failed_by(run, children)))
+        self._pending.append(Pending(run, end))
         self._wake.set()
 
     def _start_all(self, fetched: Fetched, take: Take) -> None:

@@ -59,7 +59,7 @@ async def take_inputs(client: AsyncClient, keys: QueueKeys, runner: Runner, run:
     while True:
         children = await read_children(client, parent)
         if children.fatal:
-            return failed_by(run, children)
+            return await failed_by(client, run, children)
         if not children.open:
             break
         unwanted = _unwanted(shape, children)
@@ -100,10 +100,12 @@ async def _patiently(client: AsyncClient, requests: Sequence[Request[Any]]) -> l
         await asyncio.sleep(random.uniform(0.05, 0.5))
 
 
-def failed_by(run: Running, children: Children) -> Ended:
-    """The end of a run that a child has failed."""
-    which = children.fatal[0].decode("utf-8", "replace") if children.fatal else "of this job"
-    return run.failed(JobFailed(f"child {which} failed"), "child_failed")
+async def failed_by(client: AsyncClient, run: Running, children: Children) -> Ended:
+    """The end of a run that a child has failed; said as the scripts say it."""
+    child = (children.fatal or (b"of this job",))[0].decode("utf-8", "replace")
+    (found,) = await _patiently(client, [Command(("HGET", child, "failedReason"), lambda reply: reply or b"")])
+    reason = found[:1000].decode("utf-8", "replace")
+    return run.failed(JobFailed(f"child {child} failed" + (f": {reason}" if reason else "")), "child_failed")
 
 
 def _unwanted(shape: Any, children: Children) -> list[str]:

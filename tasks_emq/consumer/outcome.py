@@ -41,11 +41,12 @@ class Abandon:
 
 @dataclass(frozen=True, slots=True)
 class AwaitChildren:
-    """Aside until its children are done."""
+    """Aside until its children are done; `added`: this run has added some."""
 
     id: str
     token: str
     ats: int
+    added: bool = False
 
 
 Outcome: TypeAlias = Ended | PutOff | HandBack | AwaitChildren | Abandon

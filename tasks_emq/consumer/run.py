@@ -208,7 +208,7 @@ class Runner:
         if isinstance(error, GiveUp):
             return run.failed(error, "given_up")
         if isinstance(error, WaitForChildren):
-            return AwaitChildren(run.taken.id, run.taken.token, run.taken.ats)
+            return AwaitChildren(run.taken.id, run.taken.token, run.taken.ats, run.context.children_added)
         if isinstance(error, Reschedule):
             if error.at is not None:
                 return run.later(eta_ms=round(error.at.timestamp() * 1000))

@@ -249,18 +249,25 @@ def retry_job(keys: QueueKeys, run: PutOff, *, ts_ms: int | None = None, lifo: b
 
 
 def move_to_waiting_children(
-    keys: QueueKeys, job_id: str, token: str, ats: int, *, child: str = "", ts_ms: int | None = None
+    keys: QueueKeys,
+    job_id: str,
+    token: str,
+    ats: int,
+    *,
+    added: bool = False,
+    child: str = "",
+    ts_ms: int | None = None,
 ) -> Call[int]:
     """Put a running job aside until its children are done; answers the code.
 
     1 says that they are done, or that it is to be cancelled; 2 that it never had any.
 
     Args:
-        child: full key of the one child to wait for; any when empty.
+        added: whether this run has added children. child: full key of the one to wait for; any when empty.
 
     Script: moveToWaitingChildren-7
     """
-    args = (token, child, _ts(ts_ms), job_id, keys.prefix, ats)
+    args = (token, child, _ts(ts_ms), job_id, keys.prefix, ats, int(added))
     return Call(_AWAIT_CHILDREN, keys.of(_AWAIT_CHILDREN, job_id), args, int)
 
 

@@ -123,10 +123,15 @@ def test_dynamic_children_of_which_one_lets_the_parent_run_at_once(tasks: Tasks)
     t = tasks
     seen: list[int] = []
 
+    @t.app.task(name="late")
+    def late(parent_id: str) -> None:
+        eventually(lambda: t.app.job(parent_id).state() == "waiting-children")
+        raise ValueError("boom")
+
     @t.app.task(name="parent")
     def parent(ctx: JobContext) -> int:
         if not ctx.waited:
-            ctx.add_children(t.boom.s(), t.held.s(1), on_failure="continue")
+            ctx.add_children(late.s(ctx.id), t.held.s(1), on_failure="continue")
             raise WaitForChildren
         seen.append(t.app.job(ctx.id).children_counts().unprocessed)
         if seen[-1]:

@@ -142,7 +142,9 @@ def test_both_colours(tasks: Tasks) -> None:
         none = await group().adelay()
         single = await tasks.add.s(3, 3).adelay()
         found = await last.aresult(SOON), await body.aresult(SOON), await every.aresults(SOON)
-        return (*found, await none.aresults(SOON), await single.aresult(SOON))
+        rest = await none.aresults(SOON), await single.aresult(SOON)
+        await tasks.app.aclose()
+        return (*found, *rest)
 
     with consuming(tasks.app):
         assert asyncio.run(run()) == (3, 2, [2, 4], [], 6)

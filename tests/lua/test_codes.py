@@ -286,7 +286,7 @@ CODE_OF: dict[str, Callable[[Any], Any]] = {
 }
 #: 0 of these is a refusal too.
 #: Other codes with which nothing is changed.
-NOTHING_DONE = {ASIDE: (1, 2), "removeChildDependency-1": (1,)}
+NOTHING_DONE = {ASIDE: (2,), "removeChildDependency-1": (1,)}
 ZERO_REFUSES = ("removeJob-2", "extendLock-2", "releaseLock-1", "cancelJob-2")
 
 
