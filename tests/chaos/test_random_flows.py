@@ -1,6 +1,6 @@
 """Two thousand random workflows while consumers are killed: none hangs, and each gives what it should.
 
-Also under the kills: a result is accepted from one run only, a body runs again only where its consumer died, and what
+Under the kills a result is accepted from one run only, a body runs again only where its consumer died, and what
 follows a run (`ctx.then`) comes once.
 """
 
@@ -20,6 +20,7 @@ from waiting import eventually
 sys.path.append(str(Path(__file__).parents[1] / "integration"))
 
 from consuming import Program, Watch
+from flow_oracle import FATAL, given_by
 
 from tasks_emq import App, Job, JobFailed, chain, group
 from tasks_emq.app import default_app
@@ -29,6 +30,7 @@ pytestmark = pytest.mark.chaos
 FLOWS = 2000
 SECONDS = 30.0
 KILL_EVERY_S = 0.8
+POLICIES: tuple[Any, ...] = (None, None, "fail", "ignore", "remove")
 QUEUES = ("default", "other")
 
 # The tasks; a line in the ledger says that a body has come to its end.
@@ -79,11 +81,9 @@ async def parent(ctx: JobContext, labels: list) -> str:
     return ",".join(sorted((await ctx.achildren_values()).values()))
 '''
 
-FAILED = object()
-
 
 class Maker:
-    """Makes random elements, and says what they give."""
+    """Makes random workflows."""
 
     def __init__(self, app: App, seed: int) -> None:
         self.random = random.Random(seed)
@@ -103,69 +103,38 @@ class Maker:
         self.labels += 1
         return f"s{self.labels}"
 
-    def leaf(self, queue: str) -> tuple[Any, Any]:
-        """A step, and what it gives to one that knows its input."""
-        label, fails = self.label(), self.random.random() < 0.08
+    def leaf(self, queue: str) -> Any:
+        return self.step.options(queue=queue).s(self.label(), self.random.random() < 0.08)
 
-        def give(given: list[Any]) -> Any:
-            if fails:
-                return FAILED
-            return f"{label}({given[0]})" if given else label
-
-        return self.step.options(queue=queue).s(label, fails), give
-
-    def element(self, depth: int, queue: str, policy: str) -> tuple[Any, Any]:
-        """A step or a row, that can be waited for."""
-        if depth == 0 or self.random.random() < 0.4:
+    def part(self, depth: int, queue: str) -> Any:
+        """A step, a row, or steps side by side."""
+        kind = self.random.random()
+        if depth == 0 or kind < 0.4:
             return self.leaf(queue)
-        return self.row(depth, queue, policy)
+        if kind < 0.65:
+            return self.row(depth, queue)
+        members = [self.part(depth - 1, queue) for _ in range(self.random.randint(0, 4))]
+        return group(members, on_failure=self.random.choice(POLICIES))
 
-    def row(self, depth: int, queue: str, inherited: str) -> tuple[Any, Any]:
-        own = self.random.choice([None, None, "fail", "ignore", "remove"])
-        policy = own or inherited
-        parts: list[tuple[Any, Any]] = []
-        for _ in range(self.random.randint(1, 3)):
-            # What comes after a step as a group must be on its queue: rows stay on one.
-            parts.append(
-                self.side_by_side(depth - 1, queue, policy)
-                if self.random.random() < 0.4
-                else self.element(depth - 1, queue, policy)
-            )
-        parts.append(self.leaf(queue))
-
-        def give(given: list[Any]) -> Any:
-            value = given
-            for _, part in parts[:-1]:
-                found = part(value)
-                if found is FAILED and policy == "fail":
-                    return FAILED
-                value = ["!" if found is FAILED else found]
-            return parts[-1][1](value)
-
-        return chain(*(part for part, _ in parts), on_failure=own), give  # type: ignore[arg-type]
-
-    def side_by_side(self, depth: int, queue: str, inherited: str) -> tuple[Any, Any]:
-        own = self.random.choice([None, "fail", "ignore", "remove"])
-        policy = own or inherited
-        parts = [self.element(depth, queue, policy) for _ in range(self.random.randint(0, 4))]
-
-        def give(given: list[Any]) -> Any:
-            found = [part(given) for _, part in parts]
-            if FAILED in found and policy == "fail":
-                return FAILED
-            if policy == "remove":
-                return [value for value in found if value is not FAILED]
-            return ["!" if value is FAILED else value for value in found]
-
-        return group(*(part for part, _ in parts), on_failure=own), give  # type: ignore[arg-type]
+    def row(self, depth: int, queue: str) -> chain[Any]:
+        # A group after a step must be on the queue of what collects it: a row stays on one queue.
+        parts = [self.part(depth - 1, queue) for _ in range(self.random.randint(1, 3))]
+        return chain(*parts, self.leaf(queue), on_failure=self.random.choice(POLICIES))
 
     def flow(self) -> tuple[Job[Any], Any]:
         """Add one workflow; its job, and what it must give."""
         if self.random.random() < 0.1:
             labels = [self.label() for _ in range(self.random.randint(1, 4))]
             return self.parent.delay(labels), ",".join(sorted(labels))
-        row, give = self.row(3, self.random.choice(QUEUES), "fail")
-        return row.delay(), give([])
+        if self.random.random() < 0.2:
+            # Over both queues: no group comes after a step.
+            members = [self.leaf(self.random.choice(QUEUES)) for _ in range(self.random.randint(1, 5))]
+            row = chain(
+                group(members, on_failure=self.random.choice(POLICIES)), self.leaf("other"), self.leaf("default")
+            )
+        else:
+            row = self.row(3, self.random.choice(QUEUES))
+        return row.delay(), given_by(row)
 
 
 def quiet(watches: list[Watch]) -> bool:
@@ -249,4 +218,4 @@ def outcome(job: Job[Any]) -> Any:
     try:
         return job.result(0)
     except JobFailed:
-        return FAILED
+        return FATAL
