@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
 from collections.abc import Iterator
@@ -129,6 +130,15 @@ def test_a_lost_fetch_just_before_the_stop(app: App, proxy: Proxy, watch: Watch)
     assert watch.locks() == watch.ids()["active"] == []
 
 
+@pytest.fixture
+def swept() -> Iterator[None]:
+    """What a test leaves on purpose is collected here, not in the middle of another test."""
+    yield
+    gc.collect()
+
+
+@pytest.mark.usefixtures("swept")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_coroutine_that_ignores_its_cancellation(app: App, watch: Watch) -> None:
     entered: list[int] = []
 
