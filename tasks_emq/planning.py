@@ -78,6 +78,11 @@ class Planner:
             raise ConfigError("a workflow needs tasks of exactly one app")
         self.app: App = next(iter(apps.values()))
         queues = {task.job_options.queue for task in tasks} | ({queue} if queue else set())
+        if len(queues) > 1 and self.app.server.is_cluster:
+            raise ConfigError(
+                f"a workflow over the queues {', '.join(sorted(queues))} cannot be added on a Cluster: each is in "
+                f"a slot of its own, and no transaction spans two; put all its steps on one queue"
+            )
         codecs = {name: self.app.codec(name).name for name in sorted(queues)}
         if len({*codecs.values()}) > 1:
             shown = ", ".join(f"{name}: {codec}" for name, codec in codecs.items())

@@ -7,11 +7,10 @@ import logging
 import random
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from tasks_emq.consumer.finish import Pending, plan, written
+from tasks_emq.consumer.finish import Pending, once_more, plan, written
 from tasks_emq.consumer.inputs import aside, failed_by, needs_inputs, read_children, take_inputs
 from tasks_emq.consumer.outcome import Abandon, AwaitChildren, HandBack, Outcome, Running
 from tasks_emq.consumer.park import Park
@@ -156,7 +155,7 @@ class Lane:
         for carried, answer in zip(commit.carried, answers, strict=True):
             if isinstance(answer, EmqError):
                 problem = answer
-                lost += carried
+                lost += [once_more(item, answer) for item in carried]
                 continue
             result = written(answer)
             fetched = result.fetched or fetched
@@ -181,7 +180,7 @@ class Lane:
             log.warning("queue %s: %s; trying again until it works", self.keys.queue, problem)
             self.trouble = str(problem)
         # Safe to send again: the scripts know the ends that they have written (T5).
-        self._pending.extendleft(replace(item, resent=True) for item in reversed(lost))
+        self._pending.extendleft(reversed(lost))
         await asyncio.sleep(random.uniform(0.05, 0.5))
 
     def _settle(self, item: Pending, code: int) -> None:

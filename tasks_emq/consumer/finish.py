@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tasks_emq.consumer.outcome import AwaitChildren, HandBack, Outcome, Running
@@ -12,6 +12,7 @@ from tasks_emq.core.calls import Call
 from tasks_emq.core.keys import QueueKeys
 from tasks_emq.core.replies import Fetched, Finished
 from tasks_emq.core.runs import Ended, PutOff, Retention, Take
+from tasks_emq.errors import BrokerError, EmqError
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,17 @@ def _single(keys: QueueKeys, outcome: Outcome, retention: Retention, metrics: in
     if outcome.counted and outcome.delay_ms == 0 and outcome.eta_ms is None:
         return runs.retry_job(keys, outcome)
     return runs.move_to_delayed(keys, outcome)
+
+
+def once_more(item: Pending, problem: EmqError) -> Pending:
+    """What is written after an error: the same, or a failure where the server refuses what follows the run.
+
+    Such an end would be refused for ever.
+    """
+    outcome = item.outcome
+    if isinstance(problem, BrokerError) and problem.reached and isinstance(outcome, Ended) and outcome.follow:
+        return Pending(item.run, item.run.failed(problem, "follow"))
+    return replace(item, resent=True)
 
 
 def written(answer: Any) -> Written:

@@ -164,7 +164,7 @@ def aside(run: Running, code: int) -> Outcome:
     Args:
         code: of moveToWaitingChildren: 1 they have ended, 2 it never had any.
     """
-    if needs_inputs(run) or (code == 1 and run.context.children_added):
+    if needs_inputs(run) or run.context.children_added:
         return run.hand_back()
     if code == 1:
         # Not at once: a task that waits in each of its runs would run without a pause.

@@ -48,6 +48,11 @@ class Server:
     connect_timeout_s: float
     outgoing: Outgoing | None = None
 
+    @property
+    def is_cluster(self) -> bool:
+        """Whether the keys of several queues are on several nodes, so that no transaction can span them."""
+        return self.url.startswith("redis+cluster:")
+
     @classmethod
     def of(cls, url: str, *, connect_timeout_s: float = 1.0) -> Server:
         """Check a URL; nothing is connected or started yet.

@@ -1,35 +1,26 @@
-"""Children that a running job adds and waits for, jobs that follow it, and a tree looked at and taken apart.
+"""Children that a running job adds and waits for.
 
-Source: design §5 "Atomic hand-on"; cases U13, U14
+Source: protocol §8; cases U14, U19
 """
 
 from __future__ import annotations
 
-import asyncio
-import signal
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
-from consuming import Program, Watch, consuming
+from consuming import Watch, consuming
 from flow_tasks import Tasks
 from waiting import eventually
 
 from tasks_emq import (
     App,
-    ConfigError,
     JobContext,
     JobFailed,
-    JobLocked,
-    JobNotFound,
-    JobTree,
-    Queue,
     StaleLease,
     WaitForChildren,
     chain,
-    chord,
     group,
 )
 
@@ -283,200 +274,3 @@ def test_bad_children(tasks: Tasks) -> None:
         }.items():  # fmt: skip
             with pytest.raises(JobFailed, match=reason):
                 parent.delay(which).result(SOON)
-
-
-# -- jobs that follow (ctx.then) ------------------------------------------------------------------------------
-
-FOLLOWING = """
-import os, pathlib, signal
-from tasks_emq import App, JobContext
-app = App()
-HERE = pathlib.Path(__file__).parent
-
-@app.task(name="after", queue="default")
-def after(n: int) -> int:
-    return n
-
-@app.task(name="first", queue="default")
-def first(ctx: JobContext) -> str:
-    ctx.then(after.s(ctx.fence))
-    if not (HERE / "killed").exists():
-        (HERE / "killed").touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return "done"
-"""
-
-
-def test_what_follows_a_killed_run_comes_once(tmp_path: Path, url: str, watch: Watch, tasks: Tasks) -> None:
-    """The killed run adds nothing; the one that ends adds its follower with its end."""
-    (tmp_path / "jobs.py").write_text(FOLLOWING)
-
-    @tasks.app.task(name="first")
-    def first(ctx: JobContext) -> str:
-        raise AssertionError
-
-    job = first.delay()
-    with Program(tmp_path, url) as killed:
-        assert killed.wait() == -signal.SIGKILL
-    assert len(watch.events("added")) == 1
-    with Program(tmp_path, url):
-        assert job.result(SOON) == "done"
-        eventually(lambda: len(watch.ids()["completed"]) == 2)
-    (added,) = [event for event in watch.events("added") if event["jobId"] != job.id]
-    assert Queue("default", app=tasks.app).app.job(added["jobId"]).result(0) == 2
-
-
-def test_what_follows_a_failed_run_is_not_added(tasks: Tasks, watch: Watch) -> None:
-    t = tasks
-
-    @t.app.task(name="first", attempts=2, backoff=0)
-    def first(ctx: JobContext, fail: bool) -> str:
-        ctx.then(t.add.s(ctx.attempt, 0))
-        if fail or ctx.attempt == 1:
-            raise ValueError("no")
-        return "done"
-
-    with consuming(t.app):
-        with pytest.raises(JobFailed):
-            first.delay(True).result(SOON)
-        assert first.delay(False).result(SOON) == "done"
-        eventually(lambda: t.runs_of("add") == [(2, 0)])
-    assert len(watch.events("added")) == 3
-
-
-def test_a_follower_is_a_child_of_nobody(tasks: Tasks) -> None:
-    """A step of a workflow may have followers; what waits for the step does not wait for them."""
-    t = tasks
-
-    @t.app.task(name="first")
-    def first(ctx: JobContext) -> int:
-        followers = [ctx.then(t.held.s(n)) for n in range(3)]
-        ctx.then(t.add.options(delay=60).s(1, 1))
-        return len({job.id for job in followers})
-
-    with consuming(t.app):
-        assert chain(first.s(), t.add.s(1)).delay().result(SOON) == 4
-        t.gate.open()
-        eventually(lambda: len(t.runs_of("held")) == 3)
-    assert Queue("default", app=t.app).counts()["delayed"] == 1
-
-
-def test_what_cannot_follow(tasks: Tasks) -> None:
-    t = tasks
-    reasons: list[str] = []
-
-    @t.app.task(name="first")
-    def first(ctx: JobContext) -> None:
-        for task in (t.add.options(queue="other"), t.add.options(job_id="x"), t.add.options(deduplication="d")):
-            try:
-                ctx.then(task.s(1, 1))
-            except ConfigError as error:
-                reasons.append(str(error))
-        for _ in range(101):
-            ctx.then(t.add.s(1, 1))
-
-    with consuming(t.app):
-        with pytest.raises(JobFailed, match="up to 100 jobs"):
-            first.delay().result(SOON)
-    assert [reason.partition(":")[2][:20] for reason in reasons] == [
-        " add is on queue 'ot", " up to 100 jobs, wit", " up to 100 jobs, wit",
-    ]  # fmt: skip
-
-
-# -- trees ----------------------------------------------------------------------------------------------------
-
-
-def test_a_tree(tasks: Tasks) -> None:
-    """U14: one child done, one failed and ignored, one removed, one that still waits; the counts add up."""
-    t = tasks
-    members = [
-        chain(t.add.s(1, 1), t.add.s(1)),
-        t.boom.s(),
-        t.boom.options(keep_failed=False).s(),
-        t.add.options(delay=60).s(2, 2),
-        t.add.options(delay=61).s(3, 3),
-    ]
-    job = chord(members, on_failure="ignore")(t.total.s()).delay()
-    with consuming(t.app):
-        eventually(lambda: job.children_counts().unprocessed == 2)
-    removed, _ = sorted(
-        (node for node in job.tree().children if node.state == "delayed"), key=lambda node: node.id
-    )
-    t.app.job(removed.id).remove()
-    tree = job.tree()
-    shown = sorted((node.name or "", node.state, node.edge or "", len(node.children)) for node in tree.walk())
-    assert shown == [
-        ("", "unknown", "ignored", 0),
-        ("add", "completed", "completed", 0),
-        ("add", "completed", "completed", 1),
-        ("add", "delayed", "open", 0),
-        ("boom", "failed", "ignored", 0),
-        ("total", "waiting-children", "", 4),
-    ]
-    counts = job.children_counts()
-    edges = [node.edge for node in tree.children]
-    assert (counts.processed, counts.unprocessed, counts.ignored, counts.failed) == (
-        edges.count("completed"), edges.count("open"), edges.count("ignored"), edges.count("failed"),
-    )  # fmt: skip
-    assert str(tree).startswith(f"total {job.id}: waiting-children\n  ")
-    assert "\n    add " in str(tree)
-
-    async def again() -> JobTree:
-        try:
-            return await job.atree()
-        finally:
-            await t.app.aclose()
-
-    assert asyncio.run(again()) == tree
-
-
-def test_a_tree_is_cut_at_a_thousand_jobs(tasks: Tasks, watch: Watch) -> None:
-    job = chord([tasks.add.s(1, 1)])(tasks.total.s()).delay()
-    child = job.tree().children[0]
-    watch.client.sadd(watch.key(f"{child.id}:dependencies"), *(watch.key(f"x{n}") for n in range(999)))
-    tree = job.tree()
-    assert (len([*tree.walk()]), tree.children[0].hidden) == (2, 999)
-    assert "    and 999 more" in str(tree)
-    watch.client.srem(watch.key(f"{child.id}:dependencies"), watch.key("x0"))
-    assert len([*job.tree().walk()]) == 1000
-
-
-def test_the_tree_of_nothing(app: App) -> None:
-    with pytest.raises(JobNotFound):
-        app.job("nobody").tree()
-
-
-def test_removing_a_tree(tasks: Tasks, watch: Watch) -> None:
-    t = tasks
-    job = chord([chain(t.add.s(1, 1), t.add.s(1)), t.held.s(1)])(t.total.s()).delay()
-    with consuming(t.app):
-        eventually(lambda: t.runs_of("held") and job.children_counts().processed)
-        with pytest.raises(JobLocked, match="is running, or one that is to be removed with it"):
-            job.remove(children=True)
-        t.gate.open()
-        assert job.result(SOON) == 4
-    job.remove(children=True)
-    assert {state: ids for state, ids in watch.ids().items() if ids} == {}
-    assert job.state() == "unknown"
-
-
-@pytest.mark.parametrize("colour", ["sync", "async"])
-def test_detaching_a_child(colour: str, tasks: Tasks) -> None:
-    """The parent waits for it no more; it goes on by itself."""
-    t = tasks
-    job = chord([t.add.s(1, 1), t.add.options(delay=60).s(2, 2)], on_failure="ignore")(t.show.s()).delay()
-    (late,) = (node for node in job.tree().children if node.state == "delayed")
-    child = t.app.job(late.id)
-
-    async def detach() -> bool:
-        try:
-            return await child.adetach()
-        finally:
-            await t.app.aclose()
-
-    assert (child.detach() if colour == "sync" else asyncio.run(detach())) is True
-    assert (child.detach(), job.detach(), child.state()) == (False, False, "delayed")
-    with consuming(t.app):
-        assert job.result(SOON) == "[2, ChildFailure(reason='it was removed')]"
-    with pytest.raises(JobNotFound):
-        t.app.job("nobody").detach()

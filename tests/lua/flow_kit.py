@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from queue_kit import Kit
+from queue_kit import T0, Kit
 
 from tasks_emq.core import runs
 from tasks_emq.core.replies import TakenJob
@@ -41,3 +41,8 @@ def keys_of(kit: Kit, *job_ids: str) -> set[str]:
 def processed(kit: Kit, job_id: str = "p") -> dict[str, str]:
     """The values of the children that completed, by full key."""
     return kit.hash(f"{job_id}:processed")
+
+
+def aside(kit: Kit, job: TakenJob, **more: Any) -> int:
+    """Put a running job aside; the code."""
+    return kit.run(runs.move_to_waiting_children(kit.keys, job.id, job.token, job.ats, ts_ms=T0 + 9, **more))
