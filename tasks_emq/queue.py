@@ -1,6 +1,6 @@
 """Looking into a queue, pausing and resuming it.
 
-The rest of a queue is in `reading.py`, `control.py` and `scheduling.py`.
+The rest of a queue is in `reading.py`, `control.py`, `scheduling.py` and `doctor.py`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from tasks_emq.core.calls import Call, Flow
 from tasks_emq.core.job import JobData
 from tasks_emq.core.options import whole
 from tasks_emq.core.states import STATE_KEYS, State
+from tasks_emq.doctor import AsyncQueueDoctor, QueueDoctor
 from tasks_emq.job import Job
 from tasks_emq.reading import AsyncQueueReading, QueueReading, check_state
 from tasks_emq.scheduling import AsyncQueueScheduling, QueueScheduling
@@ -60,7 +61,7 @@ class _QueueCalls:
             left = yield calls.resume(self._keys, event=False)
 
 
-class Queue(_QueueCalls, QueueReading, QueueControl, QueueScheduling):
+class Queue(_QueueCalls, QueueReading, QueueControl, QueueScheduling, QueueDoctor):
     """One queue, blocking.
 
     Args:
@@ -97,7 +98,7 @@ class Queue(_QueueCalls, QueueReading, QueueControl, QueueScheduling):
         return self.app.client.run(calls.is_paused(self._keys))
 
 
-class AsyncQueue(_QueueCalls, AsyncQueueReading, AsyncQueueControl, AsyncQueueScheduling):
+class AsyncQueue(_QueueCalls, AsyncQueueReading, AsyncQueueControl, AsyncQueueScheduling, AsyncQueueDoctor):
     """One queue, awaited.
 
     Args:

@@ -10,6 +10,7 @@ import click
 
 from tasks_emq.app import App
 from tasks_emq.cli.demo import demo
+from tasks_emq.cli.doctor import doctor
 from tasks_emq.cli.embedded import embedded
 from tasks_emq.cli.options import as_json, check, prefix, server_url
 from tasks_emq.cli.printing import echo_json, printable, shortened, span, table
@@ -51,6 +52,7 @@ def main() -> None:
 
 
 main.add_command(demo)
+main.add_command(doctor)
 main.add_command(embedded)
 
 

@@ -175,7 +175,7 @@ class Outcome:
         if now in (before, done):
             return cls("refused" if now == before else "applied", frozenset(), ())
         lost = frozenset(survivors(before, done) - invariants.places(now).keys())
-        wrong = invariants.violations(now)
+        wrong = invariants.torn(now)
         return cls("torn" if wrong or lost else "legal", lost, wrong)
 
 

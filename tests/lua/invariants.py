@@ -1,11 +1,12 @@
 """The conservation rules of one queue, checked on a dump of its keys. Source: reliability §3.3
 
-`violations` is a pure function, so that other tools can share it; `read` makes the dump in one atomic step.
+The judges are those of `emq doctor`; `read` makes the dump in one atomic step.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -13,13 +14,20 @@ from typing import Any, TypeAlias
 import msgpack
 import redis
 
-from tasks_emq.core.states import QUEUE_KEYS, STATE_KEYS
+from tasks_emq.core.doctor.facts import FIELDS, HANGING, HELD, PLACES, JobFacts, ParentView, Subject
+from tasks_emq.core.doctor.jobs import judge_job
+from tasks_emq.core.doctor.things import judge_thing
+from tasks_emq.core.states import QUEUE_KEYS
 
 #: Short key name -> (type, value): a list of ids, a hash, {member: score}, a set, a text, the length of a stream.
 Dump: TypeAlias = Mapping[str, tuple[str, Any]]
 
-#: The keys that an id can stand in, with their types; `paused` is what other clients leave behind.
-PLACES = {**{key: kind.lower() for key, kind in STATE_KEYS.values()}, "paused": "list"}
+#: Of the queue that is looked at.
+PREFIX = "emq:{q}:"
+#: What only time tells, what is noted for a repair, and what `_edges` says from the parent's side.
+NOT_HERE = ("unlocked", "noted", "unsettled", "unheard")
+#: What a break in the middle of a script may leave: an edge still to be closed, and garbage that was there.
+MENDED_LATER = ("edge", "foreign", "garbage", "gone", "json", "tries", "type", "unheard")
 
 _SUB_KEY = re.compile(r"(.+):(lock|logs|dependencies|processed|failed|unsuccessful)", re.DOTALL)
 _QUEUE_KEY = re.compile(r"metrics:(completed|failed)(:data)?|(de|dn|x):.+|repeat:(?!.*:\d+$).+", re.DOTALL)
@@ -45,7 +53,7 @@ class Violation:
     """One broken rule.
 
     Args:
-        rule: `I1`, `I2`, `I3`, `I11` or `I16`. kind: how it is broken, one word. id: of the job, or the key.
+        rule: e.g. `I1`. kind: how it is broken, one word. id: of the job, or the key.
         detail: for people.
     """
 
@@ -98,85 +106,90 @@ def is_queue_key(short: str) -> bool:
     return short in QUEUE_KEYS or _QUEUE_KEY.fullmatch(short) is not None
 
 
-def violations(dump: Dump) -> list[Violation]:
-    """What is wrong with a queue; nothing when every rule holds."""
+def violations(dump: Dump, prefix: str = PREFIX) -> list[Violation]:
+    """What is wrong with a queue; nothing when every rule holds. Judged as `emq doctor` does, at this moment."""
     where, hashes = places(dump), jobs(dump)
-    return [
-        *_partition(where, hashes),
-        *_sub_keys(dump, hashes),
-        *_locks(dump, where),
-        *_flows(dump, hashes, where),
-        *(wrong for job_id, fields in hashes.items() for wrong in _fields(job_id, fields, where.get(job_id, []))),
+    owners = {owner[1] for short in dump if not is_queue_key(short) and (owner := _SUB_KEY.fullmatch(short))}
+    found = [
+        Violation(wrong.rule, wrong.kind, wrong.id, wrong.detail)
+        for job_id in dict.fromkeys([*where, *hashes, *owners])
+        for wrong in judge_job(_facts(dump, where, prefix, job_id))
+        if wrong.kind not in NOT_HERE
     ]
+    return [*found, *_strays(dump, hashes), *_edges(dump, prefix, hashes, where)]
 
 
-def _partition(where: Mapping[str, list[str]], hashes: Mapping[str, Mapping[str, str]]) -> Iterator[Violation]:
-    """I1: each job in exactly one place, and nothing else in any."""
-    for job_id, found in where.items():
-        if len(found) > 1:
-            yield Violation("I1", "doubled", job_id, " and ".join(found))
-        if job_id not in hashes:
-            yield Violation("I1", "dangling", job_id, f"in {found[0]}, without a hash")
-    for job_id, fields in hashes.items():
-        if "name" not in fields:
-            yield Violation("I1", "ghost", job_id, f"a hash of {sorted(fields)} only")
-        elif job_id not in where:
-            yield Violation("I1", "unplaced", job_id, "in no place")
+def torn(dump: Dump, prefix: str = PREFIX) -> list[Violation]:
+    """The violations that not even a break in the middle of a script may leave."""
+    return [wrong for wrong in violations(dump, prefix) if wrong.kind not in MENDED_LATER]
 
 
-def _sub_keys(dump: Dump, hashes: Mapping[str, object]) -> Iterator[Violation]:
-    """I2: what hangs on a job has a job, and nothing else is there."""
+def _facts(dump: Dump, where: Mapping[str, list[str]], prefix: str, job_id: str) -> JobFacts:
+    """What the doctor would be told of a job."""
+    kind, fields = dump.get(job_id, ("none", {}))
+    fields = fields if kind == "hash" else {}
+    hanging = {what: dump[f"{job_id}:{what}"] for what in HANGING if f"{job_id}:{what}" in dump}
+    return JobFacts(
+        id=job_id,
+        prefix=prefix,
+        kind=kind,
+        places=Counter(where.get(job_id, [])),
+        fields={name: value for name, value in fields.items() if name in FIELDS and value},
+        held=frozenset(fields) & frozenset(HELD),
+        hanging={what: of for what, (of, _) in hanging.items()},
+        children=len(dump.get(f"{job_id}:dependencies", ("set", ()))[1]),
+        parent=_view(dump, where, prefix, fields.get("parentKey"), prefix + job_id),
+    )
+
+
+def _view(
+    dump: Dump, where: Mapping[str, list[str]], prefix: str, parent_key: str | None, child: str
+) -> ParentView | None:
+    """What the parent says; one in another queue is taken to say nothing."""
+    if not parent_key or not parent_key.startswith(prefix):
+        return None
+    parent = parent_key.removeprefix(prefix)
+    kind, fields = dump.get(parent, ("none", {}))
+    recorded = any(
+        child in dump.get(f"{parent}:{what}", ("", ()))[1] for what in HANGING if what != "dependencies"
+    )
+    return ParentView(
+        kind,
+        child in dump.get(f"{parent}:dependencies", ("set", ()))[1],
+        "waiting-children" in where.get(parent, ()),
+        recorded,
+        fields.get("timestamp", "") if kind == "hash" else "",
+    )
+
+
+def _strays(dump: Dump, hashes: Mapping[str, object]) -> Iterator[Violation]:
+    """I2: nothing is there that no rule knows."""
     for short, (kind, _) in dump.items():
-        if is_queue_key(short) or short in hashes:
-            continue
-        owner = _SUB_KEY.fullmatch(short)
-        if owner is None:
+        if not is_queue_key(short) and short not in hashes and _SUB_KEY.fullmatch(short) is None:
             yield Violation("I2", "stray", short, f"a {kind} that no rule knows")
-        elif owner[1] not in hashes:
-            yield Violation("I2", owner[2], owner[1], "without its job")
 
 
-def _locks(dump: Dump, where: Mapping[str, list[str]]) -> Iterator[Violation]:
-    """I3: only a running job is locked."""
-    for short in dump:
-        owner = _SUB_KEY.fullmatch(short)
-        if owner and owner[2] == "lock" and "active" not in where.get(owner[1], ()):
-            yield Violation("I3", "locked", owner[1], f"in {where.get(owner[1], 'no place')}")
-
-
-def _flows(
-    dump: Dump, hashes: Mapping[str, Mapping[str, str]], where: Mapping[str, list[str]]
+def _edges(
+    dump: Dump, prefix: str, hashes: Mapping[str, Mapping[str, str]], where: Mapping[str, list[str]]
 ) -> Iterator[Violation]:
-    """I16: a parent waits exactly while a child is open. Children in other queues are taken for open.
+    """I16: no parent waits for a child that will not come. Children in other queues are taken for open.
 
     An edge that is noted in `x:edge` is known to be wrong, and waits for a repair.
     """
-    for job_id, found in where.items():
-        _, children = dump.get(f"{job_id}:dependencies", ("set", ()))
-        if "waiting-children" in found and job_id in hashes and not children:
-            yield Violation("I16", "idle", job_id, "waits for no child")
     for short, (kind, children) in dump.items():
         parent = short.removesuffix(":dependencies")
         if parent == short or kind != "set" or "x:edge" in hashes.get(parent, ()):
             continue
         for child in children:
-            name = child.rpartition(":")[2]
-            ended = where.get(name) == ["completed"]
-            if ended and "x:edge" not in hashes.get(name, ()):
-                yield Violation(
-                    "I16", "unsettled", parent, f"still waits for {child}, which is in {where.get(name)}"
-                )
-
-
-def _fields(job_id: str, fields: Mapping[str, str], found: list[str]) -> Iterator[Violation]:
-    """I11: the fields of an end are there exactly when the job has ended so."""
-    ended = "completed" in found or "failed" in found
-    if ("finishedOn" in fields) != ended:
-        yield Violation("I11", "finishedOn", job_id, f"in {found}")
-    if ("returnvalue" in fields or "result" in fields) != ("completed" in found):
-        yield Violation("I11", "result", job_id, f"in {found}")
-    if "failed" in found and "failedReason" not in fields:
-        yield Violation("I11", "failedReason", job_id, "failed without a reason")
-    started, finished = fields.get("processedOn", ""), fields.get("finishedOn", "")
-    if started.isdecimal() and finished.isdecimal() and int(started) > int(finished):
-        yield Violation("I11", "times", job_id, f"started {started}, ended {finished}")
+            name = child.removeprefix(prefix)
+            if name == child or "x:edge" in hashes.get(name, ()):
+                continue
+            of, fields = dump.get(name, ("none", {}))
+            stands = where.get(name, [])
+            row = [
+                1, int("waiting-children" in where.get(parent, ())), of,
+                *((fields.get(field, "") for field in ("parentKey", "parent")) if of == "hash" else ("", "")),
+                int(stands == ["completed"]), int(stands == ["failed"]),
+            ]  # fmt: skip
+            for wrong in judge_thing(Subject("edge", parent, child), row, 0, prefix):
+                yield Violation(wrong.rule, wrong.kind, parent, wrong.detail)

@@ -11,7 +11,7 @@ import redis
 import schedule_cases  # noqa: F401 -- puts its rows into the table
 from cases import CASES, Case
 from injection import Outcome, Snapshot, seen, steps_of
-from invariants import violations
+from invariants import torn
 from prestates import LATER
 from queue_kit import Kit, take
 
@@ -60,7 +60,7 @@ def test_a_bad_job_holds_up_no_other(kit: Kit, place: str) -> None:
         for job in taken:
             assert kit.finish(job, ts=LATER).codes == [0], f"{trouble}: {job.id}"
         # What is no job's hash is left for people to look at; a hash without a name is the consumer's to fail.
-        left = {(wrong.kind, wrong.id) for wrong in violations(seen(kit))}
+        left = {(wrong.kind, wrong.id) for wrong in torn(seen(kit))}
         assert left <= {("ghost", "bad"), ("stray", "bad")}, trouble
 
 
@@ -106,7 +106,7 @@ def test_garbage_in_meta_blocks_nothing(kit: Kit, field: str) -> None:
         else:
             kit.finish(kit.take())
             kit.stalled_pass()
-        assert violations(seen(kit)) == [], value
+        assert torn(seen(kit)) == [], value
 
 
 @pytest.mark.parametrize("key", ["limiter", "pc", "id"])

@@ -14,6 +14,10 @@ from queue_kit import KEEP_ALL, LOCK_MS, lua_code, new_job, take
 
 from tasks_emq.core import calls, control, flow, reading, runs, scheduling
 from tasks_emq.core.calls import Call
+from tasks_emq.core.doctor import calls as doctor
+from tasks_emq.core.doctor.calls import Looked
+from tasks_emq.core.doctor.facts import Subject
+from tasks_emq.core.doctor.findings import Finding
 from tasks_emq.core.keys import QueueKeys
 from tasks_emq.core.runs import Ended, PutOff
 from tasks_emq.core.schedule import Schedule, Timing
@@ -22,6 +26,7 @@ from tasks_emq.core.scripts import Script, all_scripts
 KEYS = QueueKeys("q")
 END = Ended("a", "T", 1, "result", b"r")
 PUT_OFF = PutOff("a", "T", 1, 500)
+JOB = Subject("job", "a")
 
 #: Calls of every function that makes one, with and without what is optional.
 EXAMPLES: dict[Callable[..., Call], list[Call]] = {
@@ -120,11 +125,22 @@ EXAMPLES: dict[Callable[..., Call], list[Call]] = {
     control.drain: [control.drain(KEYS, delayed=True)],
     control.clean: [control.clean(KEYS, "wait", 500), control.clean(KEYS, "failed", 0, limit=5, skip=1)],
     control.obliterate: [control.obliterate(KEYS, force=True)],
+    doctor.get_facts: [
+        doctor.get_facts(KEYS, [], None),
+        doctor.get_facts(KEYS, [JOB, Subject("edge", "p", KEYS.key("a")), Subject("marker")], {}),
+    ],
+    doctor.get_strays: [doctor.get_strays(KEYS, "0")],
+    doctor.mend: [
+        doctor.mend(
+            KEYS, Looked(JOB, [], "f"), Finding("I1", "unplaced", JOB, "a", "no", "yes", [("put", "wait")])
+        )
+    ],
 }
 #: How many arguments the last, repeated one of a header stands for, and the word in the header that says so.
 GROUPS = {
     "addMany-10": (5, "five each"),
     "finishMany-15": (8, "eight each"),
+    "getFacts-1": (3, "three each"),
     "setLimits-4": (2, "a name and a number above 0 each"),
 }
 
@@ -222,9 +238,8 @@ def test_a_server_takes_it(client, found):
 def test_every_script_has_an_example():
     """The table of examples is complete: every script, and every function that makes a call."""
     assert {call.script.name for call in BUILT} == {found.name for found in SCRIPTS}
-    assert set(EXAMPLES) == makers(calls) | makers(control) | makers(flow) | makers(reading) | makers(
-        runs
-    ) | makers(scheduling)
+    modules = (calls, control, doctor, flow, reading, runs, scheduling)
+    assert set(EXAMPLES) == {maker for module in modules for maker in makers(module)}
 
 
 def makers(module: ModuleType) -> set[Callable[..., Call]]:

@@ -53,6 +53,8 @@ FETCHING = {
 REMOVING = (
     "removeJob-2", "cleanJobsInSet-3", "drain-5", "obliterate-2", "addJobScheduler-11", "removeJobScheduler-3",
 )  # fmt: skip
+#: Scripts of the doctor.
+FOR_DAMAGE = ("getFacts-1", "getStrays-1", "mend-1")
 #: Rules that these steps break themselves: a parent whose children are refused, as no client adds one.
 MADE_HERE = {("I16", "idle")}
 FEW = Retention(completed_age_s=60, completed_count=3, failed_age_s=60, failed_count=2)
@@ -544,8 +546,8 @@ class Queues(RuleBasedStateMachine):
 
 
 def test_every_script_has_a_model():
-    """No script is left out, and none is there that does not exist."""
-    assert {*BY_ARGUMENTS, *BY_KEYS} == {script.name for script in all_scripts()}
+    """No script is left out but those for damage, which no model has; and none is there that does not exist."""
+    assert {*BY_ARGUMENTS, *BY_KEYS, *FOR_DAMAGE} == {script.name for script in all_scripts()}
 
 
 def test_the_model_answers_as_the_scripts_do(valkey_client):

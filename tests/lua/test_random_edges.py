@@ -147,7 +147,7 @@ class World:
         dumps = {kit.keys.prefix: invariants.read(kit.client, kit.keys.prefix) for kit in self.kits}
         where = {prefix: invariants.places(dump) for prefix, dump in dumps.items()}
         for prefix, dump in dumps.items():
-            found += map(str, invariants.violations(dump))
+            found += map(str, invariants.violations(dump, prefix))
             for parent in where[prefix]:
                 if where[prefix][parent] != ["waiting-children"]:
                     continue

@@ -19,7 +19,7 @@ import schedule_cases  # noqa: F401
 from cases import CASES, ENDS, Case
 from control_cases import TREES
 from injection import Snapshot, Step, fetch_starts, run_with_error_at, seen, steps_of, survivors
-from invariants import Dump, places, violations
+from invariants import Dump, places, torn
 from queue_kit import Kit
 
 from tasks_emq.core.calls import Call
@@ -177,8 +177,8 @@ def faults_of(kit: Kit, reply: Any, before: Dump, done: Dump) -> list[str]:
     now = seen(kit)
     if isinstance(reply, Exception):
         return [f"torn by {reply}: {difference(now, before)}"] if now != before else []
-    known = set(violations(before)) | set(violations(done))
-    faults = [f"{reply} leaves {wrong}" for wrong in violations(now) if wrong not in known and wrong.rule != "I11"]
+    known = set(torn(before)) | set(torn(done))
+    faults = [f"{reply} leaves {wrong}" for wrong in torn(now) if wrong not in known and wrong.rule != "I11"]
     lost = survivors(before, done) - places(now).keys()
     return faults + [f"{reply}: lost {job_id}" for job_id in lost if not superseded(job_id, now)]
 
