@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import shutil
 import tempfile
 import threading
@@ -54,7 +55,8 @@ class Proxy:
         self.url = ""
         self._target = target
         self._tcp = tcp
-        self._delay_s = 0.0
+        self._delay_s = self._jitter_s = 0.0
+        self._bytes_a_second = 0.0
         self._waiting: list[_Cut] = []
         self._links: set[asyncio.Task[None]] = set()
         self._listener: asyncio.Server | None = None
@@ -77,9 +79,17 @@ class Proxy:
         """Deliver `n` bytes of the reply to the next request (that contains `match`), then close."""
         self._on_loop(lambda: self._waiting.append(_Cut(match, n, 1)))
 
-    def delay(self, seconds: float) -> None:
-        """Hold each reply back for this long."""
-        self._on_loop(lambda: setattr(self, "_delay_s", seconds))
+    def delay(self, seconds: float, jitter: float = 0.0) -> None:
+        """Hold each reply back for this long, and for up to `jitter` seconds more."""
+
+        def set_delay() -> None:
+            self._delay_s, self._jitter_s = seconds, jitter
+
+        self._on_loop(set_delay)
+
+    def throttle(self, bytes_a_second: float) -> None:
+        """Pass on so many bytes a second, in each direction of each connection."""
+        self._on_loop(lambda: setattr(self, "_bytes_a_second", bytes_a_second))
 
     def blackhole(self) -> None:
         """Pass on nothing in either direction, not even an end; all of it waits for `heal`, as in TCP."""
@@ -155,7 +165,7 @@ class Proxy:
             link.cancel()
 
     async def _heal(self) -> None:
-        self._delay_s = 0.0
+        self._delay_s = self._jitter_s = self._bytes_a_second = 0.0
         self._waiting.clear()
         self._open.set()
         if self._listener is None:
@@ -198,6 +208,7 @@ class Proxy:
                 await self._open.wait()
                 self.commands.append(_name(request))
                 cuts.append(self._cut_for(request))
+                await self._hold(len(request))
                 to_server.write(request)
             await to_server.drain()
         await self._open.wait()
@@ -208,13 +219,14 @@ class Proxy:
     ) -> None:
         buffer = bytearray()
         while data := await server.read(_CHUNK):
-            due = self._loop.time() + self._delay_s
+            due = self._loop.time() + self._delay_s + random.uniform(0, self._jitter_s)
             buffer += data
             for reply in _frames(buffer):
                 answers = cuts and not reply.startswith(b">")  # RESP3 pushes answer nothing
                 keep = cuts.popleft() if answers else None
                 await asyncio.sleep(due - self._loop.time())
                 await self._open.wait()
+                await self._hold(len(reply))
                 to_client.write(reply[:keep])
                 if keep is not None:
                     self.cuts += 1
@@ -222,6 +234,10 @@ class Proxy:
             await to_client.drain()
         await self._open.wait()
         raise _Ended
+
+    async def _hold(self, size: int) -> None:
+        if self._bytes_a_second:
+            await asyncio.sleep(size / self._bytes_a_second)
 
     def _cut_for(self, request: bytes) -> int | None:
         for cut in self._waiting:

@@ -147,6 +147,18 @@ def test_delay_holds_replies_back(proxy, through):
     proxy.heal()
 
 
+def test_throttle_lets_so_many_bytes_through(proxy, through):
+    through.set("long", b"x" * 400)
+    proxy.throttle(4000)
+    began = time.monotonic()
+    assert len(through.get("long")) == 400
+    assert time.monotonic() - began >= 0.1
+    proxy.heal()
+    began = time.monotonic()
+    through.get("long")
+    assert time.monotonic() - began < 0.1
+
+
 def test_refuse_keeps_what_exists_and_lets_nobody_in(proxy, through):
     assert through.ping()
     proxy.refuse()

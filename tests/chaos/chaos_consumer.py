@@ -1,0 +1,33 @@
+"""A consumer process of the chaos suite: `python chaos_consumer.py '{"lock": 1, ...}'`; the options are Settings."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import time
+
+import chaos_tasks
+
+from tasks_emq.cli.consumer import set_up_logging
+from tasks_emq.consumer.consumer import Consumer
+
+
+def main() -> None:
+    options = json.loads(sys.argv[1])
+    queues = options.pop("queues", None)
+    skew_s = options.pop("skew", 0.0)
+    if skew_s:
+        real = time.time
+        time.time = lambda: real() + skew_s
+    set_up_logging("info", "text")
+    consumer = Consumer(chaos_tasks.app, queues, **options)
+    consumer.run()
+    if consumer.stuck_threads:
+        logging.shutdown()
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
