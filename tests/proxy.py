@@ -172,6 +172,11 @@ class Proxy:
             await self._listen()
 
     async def _serve(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        # A cancelled handler would be logged as an error by asyncio's streams.
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._carry(client, to_client)
+
+    async def _carry(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
         """Carry one client's connection until either side ends it, a fault does, or it is cancelled."""
         link = asyncio.current_task()
         assert link is not None

@@ -24,6 +24,11 @@ from proxy import Proxy
 from tasks_emq.core.keys import queue_keys
 
 QUEUE = "default"
+#: Data outlives a kill; a script is busy early; and the file names may be changed (`cannot_save`).
+_SETTINGS = (
+    "--appendonly", "yes", "--appendfsync", "everysec", "--busy-reply-threshold", "200",
+    "--enable-protected-configs", "local",
+)  # fmt: skip
 #: Events that are kept for the reader, who may be late.
 _EVENTS = 1_000_000
 
@@ -54,8 +59,7 @@ class Arena:
             raise
 
     def _open(self, server: str, workers: int, producers: int, danger: bool, options: dict[str, Any]) -> None:
-        args = ("--appendonly", "yes", "--appendfsync", "everysec", "--busy-reply-threshold", "200")
-        self.server = self._closing.enter_context(servers.start(server, args=args))
+        self.server = self._closing.enter_context(servers.start(server, args=_SETTINGS))
         self.to_workers = self._closing.enter_context(Proxy(self.server.socket))
         self.to_producers = self._closing.enter_context(Proxy(self.server.socket))
         self.ledger = Ledger(self.directory)

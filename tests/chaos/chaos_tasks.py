@@ -27,7 +27,7 @@ BLOCK_S = float(os.environ.get("EMQ_CHAOS_BLOCK", "1.6"))
 app = App(
     os.environ.get("EMQ_CHAOS_URL"),
     # More than the load adds within an enqueue_timeout: an add that is sent again must meet its job.
-    retention=Retention(completed_age_s=3600, completed_count=2000, failed_age_s=3600, failed_count=2000),
+    retention=Retention(completed_age_s=3600, completed_count=1500, failed_age_s=3600, failed_count=1500),
 )
 
 

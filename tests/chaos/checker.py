@@ -18,6 +18,31 @@ from tasks_emq.core.keys import queue_keys
 #: Source: reliability §2
 EVERY_S = 0.2
 
+#: A dump as `invariants.read` makes it, with the fields of a job that the rules need, and no payloads.
+_READ = """#!lua flags=no-writes
+local found = {}
+local fields = { 'name', 'ats', 'finishedOn', 'processedOn', 'failedReason', 'returnvalue', 'result', 'x:edge' }
+for _, key in ipairs(redis.call('KEYS', ARGV[1])) do
+  local kind, value = redis.call('TYPE', key).ok, nil
+  if kind == 'string' then value = redis.call('GET', key)
+  elseif kind == 'list' then value = redis.call('LRANGE', key, 0, -1)
+  elseif kind == 'hash' then
+    value = {}
+    local found_fields = redis.call('HMGET', key, unpack(fields))
+    for n, name in ipairs(fields) do
+      if found_fields[n] then
+        value[#value + 1] = name
+        value[#value + 1] = string.sub(found_fields[n], 1, 64)
+      end
+    end
+  elseif kind == 'zset' then value = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
+  elseif kind == 'set' then value = redis.call('SMEMBERS', key)
+  else value = redis.call('XLEN', key) end
+  found[#found + 1] = { key, kind, value }
+end
+return cmsgpack.pack(found)
+"""
+
 
 def connect(url: str) -> redis.Redis:
     """A plain client that gives up soon and sends nothing twice."""
@@ -87,11 +112,20 @@ class Checker(Background):
         self._calm_since = time.monotonic()
 
     def look(self) -> None:
-        dump = invariants.read(self._client, self._prefix)
+        dump = invariants.read(self._client, self._prefix, _READ)
         self.looks += 1
         for wrong in invariants.violations(dump):
             self._note(wrong.rule, wrong.kind, wrong.id, wrong.detail)
         self._look_at_locks(dump)
+
+        self._look_at_results(dump)
+
+    def _look_at_results(self, dump: invariants.Dump) -> None:
+        """I4: the result that stands there is that of the last run, for tasks that say which run they were."""
+        for job_id, fields in invariants.jobs(dump).items():
+            _, said, fence = fields.get("result", "").rpartition(f"{job_id} ")
+            if said and "finishedOn" in fields and fence != fields.get("ats"):
+                self._note("I4", "stale", job_id, f"the result of run {fence}, of {fields.get('ats')}")
 
     def _look_at_locks(self, dump: invariants.Dump) -> None:
         """I3: an id without a lock is in the hands of nobody, and somebody must see that."""

@@ -150,8 +150,11 @@ def signal_at_the_start(arena: Arena, rng: random.Random) -> None:
 @kind("F18")
 def no_more_files(arena: Arena, rng: random.Random) -> None:
     """A consumer may open no more files or sockets, and its connections break."""
-    worker = rng.choice(arena.fleet.workers)
-    with contextlib.suppress(OSError, ProcessLookupError):
+    serving = [worker for worker in arena.fleet.workers if "ready, serving" in worker.log]
+    if not serving:
+        return
+    worker = rng.choice(serving)
+    with contextlib.suppress(OSError):
         usual = resource.prlimit(worker.pid, resource.RLIMIT_NOFILE)
         used = len(os.listdir(f"/proc/{worker.pid}/fd"))
         resource.prlimit(worker.pid, resource.RLIMIT_NOFILE, (max(3, used - 3), usual[1]))

@@ -63,13 +63,14 @@ class Violation:
     detail: str = ""
 
 
-def read(client: redis.Redis, prefix: str) -> dict[str, tuple[str, Any]]:
+def read(client: redis.Redis, prefix: str, script: str = _READ) -> dict[str, tuple[str, Any]]:
     """Every key of one queue, by short name.
 
     Args:
         prefix: of the queue's keys, without characters that mean something in a glob pattern but `{` and `}`.
+        script: another one that answers the same, or less.
     """
-    packed: Any = client.eval(_READ, 0, prefix + "*")
+    packed: Any = client.eval(script, 0, prefix + "*")
     rows = msgpack.unpackb(packed, raw=False, unicode_errors="surrogateescape")
     return {key.removeprefix(prefix): (kind, _value(kind, value)) for key, kind, value in rows}
 
