@@ -37,8 +37,8 @@ class Arena:
     """A server under load.
 
     Args:
-        server: kind. workers: consumer processes, all behind one proxy. producers: how many threads add jobs, behind
-            another one. backlog: jobs that wait at the most. seed: of all choices. jobs: to add in all.
+        server: kind. workers: consumer processes, all behind one proxy. producers: how many threads add jobs,
+            behind another one. backlog: jobs that wait at the most. seed: of all choices. jobs: to add in all.
         danger: whether tasks that take their process down are among the load.
         options: of the consumers.
     """

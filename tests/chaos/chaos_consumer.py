@@ -1,4 +1,4 @@
-"""A consumer process of the chaos suite: `python chaos_consumer.py '{"lock": 1, ...}'`; the options are Settings."""
+"""A consumer process of the chaos suite: `python chaos_consumer.py '{"lock": 1}'`; the options are Settings."""
 
 from __future__ import annotations
 

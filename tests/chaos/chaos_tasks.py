@@ -16,9 +16,9 @@ import signal
 import time
 from typing import Any
 
-from ledger import END, START, UNKNOWN, Ledger
+from ledger import END, STALE, START, UNKNOWN, Ledger
 
-from tasks_emq import App, JobContext, Reschedule, WaitForChildren
+from tasks_emq import App, JobContext, Reschedule, StaleLease, WaitForChildren
 from tasks_emq.core.runs import Retention
 
 #: Seconds for which a task that blocks its process does so: longer than the lock.
@@ -122,6 +122,32 @@ def telling(ctx: JobContext) -> str:
     return done(ctx)
 
 
+@app.task(name="chatty", attempts=20, backoff=0.05)
+def chatty(ctx: JobContext) -> str:
+    note(START, ctx)
+    for n in range(5):
+        ctx.progress(n)
+        ctx.log(f"line {n}")
+    return done(ctx)
+
+
+@app.task(name="stubborn")
+def stubborn(ctx: JobContext, seconds: float) -> str:
+    """Tries every write of a run after a while, and notes each refusal."""
+    note(START, ctx)
+    time.sleep(seconds)
+    for write in (
+        functools.partial(ctx.progress, ctx.fence),
+        functools.partial(ctx.log, f"run {ctx.fence}"),
+        functools.partial(ctx.update_arguments, 0.0),
+    ):
+        try:
+            write()
+        except StaleLease:
+            note(STALE, ctx)
+    return done(ctx)
+
+
 @app.task(name="step")
 async def step(ctx: JobContext, *given: Any) -> str:
     """A step of a workflow; whoever added it knows the id of the last one only."""
@@ -193,7 +219,7 @@ async def crashes(ctx: JobContext) -> str:
 async def blocks_loop(ctx: JobContext) -> str:
     note(START, ctx)
     if ctx.fence == 1:
-        time.sleep(BLOCK_S)
+        time.sleep(BLOCK_S)  # noqa: ASYNC251 -- the fault itself
     return done(ctx)
 
 

@@ -1,8 +1,8 @@
 """A run of the suite: a mixed load, random faults, and what must hold all the while (G1).
 
 Verdict: no acknowledged job is lost, none runs that nobody added, no run has the fence of another, no job has two
-accepted results, runs beyond the planned ones are no more than the recoveries, and no look at the queue finds a broken
-rule. Source: reliability §2, §3.3, §5
+accepted results, runs beyond the planned ones are no more than the recoveries, and no look at the queue finds a
+broken rule. Source: reliability §2, §3.3, §5
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from arena import Arena
 from checker import until
 from faults import KINDS, Kind
-from ledger import Verdict, judge
+from ledger import Told, Verdict, judge
 
 #: Until all that was added has ended, once the faults are over.
 _DRAIN_S = 120.0
@@ -33,8 +33,8 @@ class Plan:
 
     Args:
         jobs: to add. seconds: for which faults are made at the most. faults: how many at the most. server: kind.
-        seed: of all choices. workers, producers, backlog: as for Arena. only: names of the kinds of faults, or all.
-        pause: seconds between two faults at the most.
+        seed: of all choices. workers, producers, backlog: as for Arena. only: names of the kinds of faults; none
+            for all. pause: seconds between two faults at the most. danger: as for Arena.
     """
 
     jobs: int = 5000
@@ -241,8 +241,6 @@ def _fill_in(arena: Arena, chaos: Chaos, report: Report) -> None:
 
 
 def _unended(arena: Arena, verdict: Verdict) -> list[str]:
-    from ledger import Told
-
     told = Told.read(arena.ledger.adds_path)
     return [job for job in told.acked if job not in arena.tail.ended and job not in told.cancelled]
 

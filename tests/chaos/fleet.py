@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -29,10 +30,11 @@ class Worker:
 
     Args:
         directory: of the ledger; its log goes there too. url: of the server. name: of the worker.
+        log_to: a file in its place, or "pipe" for one whose reader is gone.
         options: of the consumer, where they differ from SHORT.
     """
 
-    def __init__(self, directory: Path, url: str, name: str, **options: Any) -> None:
+    def __init__(self, directory: Path, url: str, name: str, *, log_to: str = "", **options: Any) -> None:
         self.name = name
         self.url = url
         self.log_path = directory / f"{name}.log"
@@ -40,7 +42,12 @@ class Worker:
         settings = {**SHORT, **options, "name": name}
         environment = {**os.environ, ledger.DIRECTORY: str(directory), "EMQ_CHAOS_URL": url}
         environment["EMQ_CHAOS_BLOCK"] = str(1.6 * settings["lock"])
-        with self.log_path.open("wb") as log:
+        with contextlib.ExitStack() as closing:
+            log: Any = closing.enter_context(open(log_to if log_to not in ("", "pipe") else self.log_path, "wb"))
+            if log_to == "pipe":
+                reader, log = os.pipe()
+                os.close(reader)
+                closing.callback(os.close, log)
             self.process = subprocess.Popen(
                 [sys.executable, str(HERE / "chaos_consumer.py"), json.dumps(settings)],
                 cwd=directory,

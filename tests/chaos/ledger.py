@@ -15,7 +15,8 @@ from pathlib import Path
 #: Of the environment: the directory of the ledger.
 DIRECTORY = "EMQ_CHAOS_LEDGER"
 
-START, END = "S", "E"
+#: A run begins, ends; a write of it was refused because it has lost its job.
+START, END, STALE = "S", "E", "R"
 #: A job is in the queue, as the caller was told; may be in it; is not in it; is taken out again.
 ACKED, UNKNOWN, REFUSED, CANCELLED = "A", "U", "N", "C"
 
@@ -39,7 +40,7 @@ class Ledger:
         return cls(Path(os.environ[DIRECTORY]))
 
     def run(self, mark: str, job_id: str, fence: int) -> None:
-        """A run of a body begins or ends."""
+        """Something about a run of a body."""
         os.write(self._runs, f"{mark} {job_id} {fence} {os.getpid()} {time.time():.4f}\n".encode())
 
     def add(self, mark: str, job_id: str, extra_runs: int = 0) -> None:
@@ -115,11 +116,11 @@ class Verdict:
     """What the ledger says.
 
     Args:
-        acked, ran: jobs. lost: acked, and never run. unexpected: run, although nobody added them or their caller was
-            told that they are not there. twice: (id, fence) that ran more than once. extra: id -> runs beyond those
-            that retries, recoveries and hand-backs explain. duplicates: runs beyond the planned ones, over all jobs.
-        recovered: runs that a recovery or a hand-back explains. unknown: jobs of unknown outcome; unknown_ran: of
-            them those that ran.
+        acked, ran: jobs. lost: acked, and never run. unexpected: run, although nobody added them or their caller
+            was told that they are not there. twice: (id, fence) that ran more than once. extra: id -> runs beyond
+            those that retries, recoveries and hand-backs explain. duplicates: runs beyond the planned ones, over
+            all jobs. recovered: runs that a recovery or a hand-back explains. unknown: jobs of unknown outcome;
+            unknown_ran: of them those that ran.
     """
 
     acked: int
