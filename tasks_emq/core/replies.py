@@ -165,6 +165,19 @@ def reclaimed(reply: Any, token: str) -> Reclaimed:
 
 
 @dataclass(frozen=True, slots=True)
+class Owned:
+    """The runs of a consumer, (id, token, ats) each; cursor 0: all of `active` was seen."""
+
+    runs: Sequence[tuple[str, str, int]]
+    cursor: int
+
+
+def owned(reply: Any) -> Owned:
+    """The answer of getOwned-1."""
+    return Owned([(job.decode(), token.decode(), ats) for job, token, ats in reply[0]], reply[1])
+
+
+@dataclass(frozen=True, slots=True)
 class Pass:
     """One call of the stalled pass; cursor 0: done, -1: another consumer's pass holds it back for `wait_ms`."""
 

@@ -111,6 +111,8 @@ _EXTEND = script("extendLock-2")
 _EXTEND_MANY = script("extendLocks-1")
 _RELEASE = script("releaseLock-1")
 _RECLAIM = script("reclaim-1")
+_LOSE = script("loseJob-6")
+_OWNED = script("getOwned-1")
 _PROGRESS = script("updateProgress-3")
 _LOG = script("addLog-2")
 
@@ -338,6 +340,23 @@ def reclaim(keys: QueueKeys, token: str, lock_ms: int, cursor: int = 0) -> Call[
     """Find what a fetch took whose reply was lost, by that call's token. Script: reclaim-1"""
     args = (keys.prefix, token, lock_ms, cursor)
     return Call(_RECLAIM, keys.of(_RECLAIM), args, lambda reply: replies.reclaimed(reply, token))
+
+
+def lose_job(keys: QueueKeys, job_id: str, token: str, ats: int, *, max_stalled: int, reason: str) -> Call[int]:
+    """Give back a run whose process has died, charged one lost owner; answers the code.
+
+    Args:
+        reason: how it died, which becomes the job's failure once it has happened more than `max_stalled` times.
+
+    Script: loseJob-6
+    """
+    args = (job_id, token, keys.key(job_id), ats, max_stalled, reason)
+    return Call(_LOSE, keys.of(_LOSE), args, int)
+
+
+def get_owned(keys: QueueKeys, owner: str, cursor: int = 0) -> Call[replies.Owned]:
+    """Find the running jobs of a consumer, by what all its tokens begin with. Script: getOwned-1"""
+    return Call(_OWNED, keys.of(_OWNED), (keys.prefix, owner, cursor), replies.owned)
 
 
 def update_progress(keys: QueueKeys, job_id: str, progress: str, token: str, ats: int | str) -> Call[None]:

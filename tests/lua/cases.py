@@ -229,6 +229,21 @@ RUNS = [("a", "T", 1), ("b", "T", 1), ("e", "T", 1), ("none", "T", 1)]
 case("extendLock-2", "held", at.take_four, lambda kit: runs.extend_lock(kit.keys, "e", "T", LOCK_MS))
 case("extendLocks-1", "held, lost, gone", at.take_four, lambda kit: runs.extend_locks(kit.keys, RUNS, LOCK_MS))
 case("releaseLock-1", "held", at.take_four, lambda kit: runs.release_lock(kit.keys, "e", "T"))
+
+
+def lose(prepare: at.Prepare = at.empty, *, max_stalled: int = 2, **more: Any) -> Build:
+    def build(kit: Kit) -> Call[Any]:
+        job = kit.running("a", **more)
+        prepare(kit)
+        return runs.lose_job(kit.keys, job.id, job.token, job.ats, max_stalled=max_stalled, reason="SIGSEGV")
+
+    return build
+
+
+case("loseJob-6", "others wait", at.empty, lose(at.waiting))
+case("loseJob-6", "prioritized", at.empty, lose(at.prioritized, priority=2))
+case("loseJob-6", "once too often", at.empty, lose(max_stalled=0))
+case("loseJob-6", "paused", at.empty, lose(at.paused))
 case("reclaim-1", "one of four", at.take_four, lambda kit: runs.reclaim(kit.keys, "T", LOCK_MS))
 
 # ---- what a run tells, and what people ask

@@ -89,6 +89,9 @@ CALLS: dict[str, Call[Any]] = {
     "extendLock-2": runs.extend_lock(KEYS, "a", "T", LOCK_MS),
     "releaseLock-1": runs.release_lock(KEYS, "a", "T"),
     "reclaim-1": runs.reclaim(KEYS, "T", LOCK_MS),
+    "loseJob-6": runs.lose_job(KEYS, "a", "T", 1, max_stalled=2, reason="SIGSEGV"),
+    "loseJob-6 (no lock)": runs.lose_job(KEYS, "a", NO_LOCK, 1, max_stalled=2, reason="SIGSEGV"),
+    "getOwned-1": runs.get_owned(KEYS, "T"),
     "moveStalledJobsToWait-9": runs.recover_stalled(
         KEYS, max_stalled=1, interval_ms=4000, cursor=0, retention=KEEP_ALL, ts_ms=T0
     ),
@@ -175,7 +178,7 @@ STATES: dict[str, Callable[[Kit], object]] = {
 ADDS = ("addStandardJob-9", "addDelayedJob-6", "addPrioritizedJob-9", "addParentJob-6")
 FINISHES = ("moveToFinished-14", "finishMany-15")
 ASIDE = "moveToWaitingChildren-7"
-MOVES = (*FINISHES, "moveToDelayed-12", "retryJob-11", "moveJobFromActiveToWait-9")
+MOVES = (*FINISHES, "moveToDelayed-12", "retryJob-11", "moveJobFromActiveToWait-9", "loseJob-6")
 IN_PLACE = ("updateProgress-3", "addLog-2")
 
 TABLE: list[tuple[str, str, int]] = [
@@ -225,6 +228,7 @@ TABLE: list[tuple[str, str, int]] = [
     *((name, "other lock", 0) for name in ("extendLock-2", "releaseLock-1")),
     ("releaseLock-1", "repeated", 0),
     ("reclaim-1", "running", 0),
+    ("getOwned-1", "running", 0),
     ("moveStalledJobsToWait-9", "running", 0),
     ("moveStalledJobsToWait-9", "repeated", -1),
     *(("removeJob-2", state, 1) for state in ("waiting", "delayed", "completed", "failed", "nothing", "no lock")),
@@ -280,6 +284,7 @@ CODE_OF: dict[str, Callable[[Any], Any]] = {
     "moveStalledJobsToWait-9": lambda reply: reply[1],
     "isFinished-3": lambda reply: reply[0],
     "reclaim-1": lambda reply: reply[1],
+    "getOwned-1": lambda reply: reply[1],
     "cancelJob-2": lambda reply: reply[0],
     "drain-5": lambda reply: reply[1],
     "obliterate-2": lambda reply: reply[0],

@@ -91,6 +91,8 @@ EXAMPLES: dict[Callable[..., Call], list[Call]] = {
     runs.extend_locks: [runs.extend_locks(KEYS, [("a", "T", 1)], LOCK_MS)],
     runs.release_lock: [runs.release_lock(KEYS, "a", "T")],
     runs.reclaim: [runs.reclaim(KEYS, "T", LOCK_MS)],
+    runs.lose_job: [runs.lose_job(KEYS, "a", "T", 1, max_stalled=2, reason="SIGSEGV")],
+    runs.get_owned: [runs.get_owned(KEYS, "T")],
     runs.update_progress: [runs.update_progress(KEYS, "a", "50", "T", 1)],
     runs.add_log: [runs.add_log(KEYS, "a", "line", 10, "T", 1)],
     scheduling.add_scheduler: [

@@ -389,6 +389,12 @@ class Queues(RuleBasedStateMachine):
         self.pair.ask(runs.hand_back(KEYS, job.id, job.token, job.ats, limit_ms=limit))
 
     @precondition(lambda self: self.taken)
+    @rule(pick=st.integers(0, 7), worst=st.integers(0, 2))
+    def lose(self, pick, worst):
+        job = self.a_run(pick)
+        self.pair.ask(runs.lose_job(KEYS, job.id, job.token, job.ats, max_stalled=worst, reason="SIGKILL"))
+
+    @precondition(lambda self: self.taken)
     @rule(pick=st.integers(0, 7))
     def say(self, pick):
         job = self.a_run(pick)
@@ -405,6 +411,7 @@ class Queues(RuleBasedStateMachine):
         self.pair.ask(runs.extend_lock(KEYS, job.id, job.token, LOCK_MS))
         self.pair.ask(runs.extend_locks(KEYS, [(run.id, run.token, run.ats) for run in self.taken], LOCK_MS))
         self.pair.ask(runs.reclaim(KEYS, job.token, LOCK_MS))
+        self.pair.ask(runs.get_owned(KEYS, job.token[:1]))
 
     @precondition(lambda self: self.taken)
     @rule(pick=st.integers(0, 7), release=FLAGS, worst=st.integers(0, 2))

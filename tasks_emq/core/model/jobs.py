@@ -68,6 +68,20 @@ def reclaim(keys: Keyspace, args: list[str]) -> object:
     return [jobs, cursor + 1000 if len(ids) == 1000 else 0]
 
 
+def owned(keys: Keyspace, args: list[str]) -> object:
+    """getOwned: the runs whose tokens begin alike."""
+    prefix, owner, cursor_text = args
+    q, cursor = Queue(keys, prefix), int(cursor_text)
+    ids = q.active[cursor : cursor + 1000]
+    found = [(job_id, q.held_by(job_id) or "") for job_id in ids]
+    mine = [
+        [job_id, token, whole(q.job(job_id).get("ats")) or 0]
+        for job_id, token in found
+        if token.startswith(owner) and token
+    ]
+    return [mine, cursor + 1000 if len(ids) == 1000 else 0]
+
+
 # -- what a run says ----------------------------------------------------------------------------------------------
 
 

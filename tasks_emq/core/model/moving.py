@@ -138,21 +138,36 @@ def recover_stalled(keys: Keyspace, args: list[str]) -> object:
             q.leave_active(job_id)
         else:
             _recover(q, job_id, int(most))
+            q.tell("waiting", jobId=job_id, prev="active")
+            q.tell("stalled", jobId=job_id)
             recovered.append(job_id)
     if q.wait or q.prioritized:
         q.ring_if_open()
     return [recovered, there + owned + 1 if len(ids) == _A_PASS else 0, dropped, 0]
 
 
-def _recover(q: Queue, job_id: str, most: int) -> None:
+def _recover(q: Queue, job_id: str, most: int, why: str = "") -> None:
     job = q.job(job_id)
     job["stc"] = str((whole(job.get("stc")) or 0) + 1)
     if int(job["stc"]) > most:
-        job["defa"] = "job stalled more than allowable limit"
+        job["defa"] = f"job stalled more than allowable limit{why}"
     q.wait.append(job_id)
     q.leave_active(job_id)
+
+
+def lose(keys: Keyspace, names: list[str], args: list[str]) -> object:
+    """loseJob: a run whose process has died goes back at once."""
+    job_id, token, _, ats, most, reason = args
+    q = Queue(keys, names[0].removesuffix("active"))
+    code = leave_refusal(q, job_id, token, ats)
+    if code:
+        return code
+    _recover(q, job_id, int(most), f": {reason}")
+    q.unlock(job_id, token)
+    q.ring_if_open()
     q.tell("waiting", jobId=job_id, prev="active")
     q.tell("stalled", jobId=job_id)
+    return 0
 
 
 def promote(keys: Keyspace, args: list[str]) -> object:

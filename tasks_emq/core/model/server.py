@@ -30,6 +30,7 @@ BY_ARGUMENTS: dict[str, _Arguments] = {
     "promote-9": moving.promote,
     "extendLocks-1": jobs.extend_locks,
     "reclaim-1": jobs.reclaim,
+    "getOwned-1": jobs.owned,
     "changePriority-7": jobs.change_priority,
     "removeJob-2": jobs.remove,
     "removeChildDependency-1": jobs.detach,
@@ -43,6 +44,7 @@ BY_ARGUMENTS: dict[str, _Arguments] = {
 #: Scripts that know their queue by their keys.
 BY_KEYS: dict[str, _Both] = {
     "moveJobFromActiveToWait-9": moving.hand_back,
+    "loseJob-6": moving.lose,
     "reprocessJob-8": moving.reprocess,
     "pause-7": moving.pause,
     "extendLock-2": jobs.extend_lock,

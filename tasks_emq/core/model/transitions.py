@@ -32,6 +32,7 @@ _CHILD_ENDS = (
 )  # fmt: skip
 _DUE = (*_FETCHES, "retryJob-11", "promote-9", "moveJobsToWait-8", *_CHILD_ENDS[2:])
 _BACK = ("retryJob-11", "moveJobFromActiveToWait-9")
+_LOST = (*_BACK, "moveStalledJobsToWait-9", "loseJob-6")
 _CANCELLED = tuple(
     Transition(source, "failed", "cancelled", ("cancelJob-2",))
     for source in ("waiting", "prioritized", "delayed", "waiting-children")
@@ -52,7 +53,7 @@ TRANSITIONS: Final = (
     Transition("prioritized", "active", "fetched", _FETCHES),
     Transition("active", "completed", "returned", _ENDS),
     Transition("active", "failed", "out of tries", _ENDS),
-    Transition("active", "waiting", "next try, handed back, owner lost", (*_BACK, "moveStalledJobsToWait-9")),
+    Transition("active", "waiting", "next try, handed back, owner lost", _LOST),
     Transition("active", "prioritized", "the same, with a priority", _BACK),
     Transition("active", "delayed", "next try after a wait", ("moveToDelayed-12",)),
     Transition("active", "waiting-children", "waits for children", ("moveToWaitingChildren-7",)),
