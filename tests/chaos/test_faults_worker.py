@@ -124,7 +124,7 @@ def test_killed_between_the_fetch_and_the_run(app, watch, ledger, start, valkey_
             proxy.drop_reply(sha("moveToActive"), times=2)
             proxy.drop_reply(sha("reclaim"), times=1000)  # the look for what was taken finds nothing in time
             job = add(app, "quick")
-            eventually(lambda: watch.ids()["active"], 10)  # noqa: B023
+            eventually(lambda: watch.ids()["active"], 10)
             victim.kill()
             killed = time.time()
         start(valkey_server.url)
