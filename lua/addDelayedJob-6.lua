@@ -37,7 +37,7 @@ local reply, verdict = answer_early(q, meta, add, now)
 if reply then return reply end
 
 take_id(q, add)
-store_job(add, now)
+store_job(add, digits(now))
 redis.call('ZADD', q.delayed, score, add.id)
 leave_finished(add)
 if add.dedup then claim_dedup(q, meta, add, verdict, now) end

@@ -24,7 +24,7 @@ Cost     O(jobs); the client sends at most 250 a call (T7)
 Repeat   safe: answers 2 and touches nothing
 ]]
 --- @include "clock"
---- @include "enqueue"
+--- @include "enqueue_many"
 --- @include "marker"
 --- @include "meta"
 
@@ -57,20 +57,15 @@ if meta.maxlen then
 end
 
 local delay, priority, opts_json = whole(opts.delay) or 0, whole(opts.priority) or 0, encode_opts(opts)
-local codes, taken, ready, later = {}, 0, false, false
+local adds = {}
 for i = 5, #ARGV, 5 do
-  local add = {
+  adds[#adds + 1] = {
     prefix = prefix, id = ARGV[i], nonce = ARGV[i + 1], name = ARGV[i + 2], payload = ARGV[i + 3], field = field,
     opts_json = opts_json, delay = delay, priority = priority, lifo = opts.lifo, eta = whole(ARGV[i + 4]),
   }
-  local code = add_refusal(add)
-  if code == 0 then emit(q, 'duplicated', 'jobId', add.id) end
-  if code ~= 2 then taken = taken + 1 end
-  if not code then
-    if enqueue(q, add, now) then ready = true else later = true end
-  end
-  codes[#codes + 1] = code or 1
 end
+if #adds == 0 then return {} end
+local codes, taken, ready, later = enqueue_all(q, adds, opts.lifo, now)
 if taken > 0 then
   redis.pcall('INCRBY', q.id, taken)
   trim_events(q, meta)

@@ -33,7 +33,7 @@ local reply, verdict = answer_early(q, meta, add, now)
 if reply then return reply end
 
 take_id(q, add)
-store_job(add, now)
+store_job(add, digits(now))
 redis.call('ZADD', q.waiting, now, add.id)
 leave_finished(add)
 if add.dedup then claim_dedup(q, meta, add, verdict, now) end

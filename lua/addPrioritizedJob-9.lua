@@ -42,7 +42,7 @@ if reply then return reply end
 
 take_id(q, add)
 local score = priority_score(q, add.priority)
-store_job(add, now)
+store_job(add, digits(now))
 redis.call('ZADD', q.prioritized, score, add.id)
 leave_finished(add)
 if add.dedup then claim_dedup(q, meta, add, verdict, now) end

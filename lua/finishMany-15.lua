@@ -31,7 +31,7 @@ Repeat   safe without fetch: a run that was ended answers 1
 ]]
 --- @include "clock"
 --- @include "fetch"
---- @include "finish"
+--- @include "finish_many"
 --- @include "trim"
 
 local q = {
@@ -55,30 +55,20 @@ local keep_completed, keep_failed = read_keep(opts.completed), read_keep(opts.fa
 read('ZCARD', completed)
 read('ZCARD', failed)
 
-local codes, ended, kept = {}, { [completed] = 0, [failed] = 0 }, 0
+local codes, ended = finish_all(q, meta, runs, function(run) return run.failed and failed or completed end, now)
+local good, bad, kept = ended[completed] or 0, ended[failed] or 0, 0
 for i, run in ipairs(runs) do
-  local set = run.failed and failed or completed
-  local code, h = finish_refusal(q, run, set)
-  if code == 0 then
-    if ended[completed] + ended[failed] == 0 then trim_events(q, meta) end
-    finish(q, meta, run, h, set, now)
-    ended[set] = ended[set] + 1
-    if not run.drop then kept = kept + 1 end
-  end
-  codes[i] = code
+  if codes[i] == 0 and not run.drop then kept = kept + 1 end
 end
 if kept > 0 then
   local left = 100 + kept - trim_finished(q, completed, keep_completed, now, 100 + kept)
   if left > 0 then trim_finished(q, failed, keep_failed, now, left) end
 end
 local size = whole(opts.maxMetricsSize)
-if size and ended[completed] > 0 then count_metric(KEYS[13], size, now, ended[completed]) end
-if size and ended[failed] > 0 then count_metric(KEYS[14], size, now, ended[failed]) end
+if size and good > 0 then count_metric(KEYS[13], size, now, good) end
+if size and bad > 0 then count_metric(KEYS[14], size, now, bad) end
 
 local fetched, closed = { {}, 0, 0, {} }, false
 if (whole(opts.count) or 0) > 0 then fetched, closed = fetch_next(q, meta, now, opts) end
-if ended[completed] + ended[failed] > 0 and #fetched[1] == 0 and fetched[2] == 0 and fetched[3] == 0
-  and not closed then
-  emit_drained(q)
-end
+if good + bad > 0 and #fetched[1] == 0 and fetched[2] == 0 and fetched[3] == 0 and not closed then emit_drained(q) end
 return { codes, fetched[1], fetched[2], fetched[3], fetched[4], now }

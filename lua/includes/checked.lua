@@ -5,6 +5,14 @@ local function whole(text)
   return nil
 end
 
+-- A whole number as text. A number that a command is given is written with seventeen digits, which costs as much as
+-- the command.
+local function digits(n)
+  if n == 0 then return '0' end
+  if n == 1 then return '1' end
+  return string.format('%.0f', n)
+end
+
 -- Ends the script with an error that a person can act on.
 local function refuse(text)
   error(redis.error_reply(text))

@@ -8,13 +8,13 @@ local function enqueue(q, add, now)
   if due then
     add.delay = math.max(0, due - now)
     local score = delayed_score(q, due)
-    store_job(add, now)
+    store_job(add, digits(now))
     redis.call('ZADD', q.delayed, score, add.id)
     emit(q, 'added', 'jobId', add.id, 'name', add.name)
     emit(q, 'delayed', 'jobId', add.id, 'delay', due)
     return false
   end
-  store_job(add, now)
+  store_job(add, digits(now))
   push_ready(q, add.id, add.priority, add.lifo and 'RPUSH' or 'LPUSH')
   emit(q, 'added', 'jobId', add.id, 'name', add.name)
   emit(q, 'waiting', 'jobId', add.id)

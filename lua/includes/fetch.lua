@@ -31,21 +31,20 @@ local function fetch(q, meta, now, opts, jobs, dropped)
   if is_closed(q, meta) then return { jobs, 0, 0, dropped }, true end
   local want = math.min(opts.count or 1, room)
   if meta.concurrency then want = math.min(want, meta.concurrency - redis.call('LLEN', q.active)) end
-  local id, source
+  local empty = false
   while #jobs < want and #dropped < 100 do
-    id, source = peek(q)
-    if not id then break end
-    local job = take(q, id, source, now, opts)
-    if job then
-      jobs[#jobs + 1] = job
-      if max then count_start(q, meta, opts.limiter) end
-    else
-      dropped[#dropped + 1] = id
+    local ids, source = peek(q, math.min(want - #jobs, 100 - #dropped))
+    if #ids == 0 then
+      empty = true
+      break
     end
+    local before = #jobs
+    take(q, ids, source, now, opts, jobs, dropped)
+    if max then count_starts(q, meta, opts.limiter, #jobs - before) end
   end
   -- Waking one sleeper is enough: its own fetch rings again until one finds nothing (protocol §3.3).
   if (#jobs > 0 and #jobs == want) or #dropped >= 100 then ring(q) end
-  if id or #jobs == want then return { jobs, 0, 0, dropped }, false end
+  if not empty or #jobs == want then return { jobs, 0, 0, dropped }, false end
   if #jobs == 0 then redis.call('DEL', q.pc) end
   local next_due = redis.call('ZRANGE', q.delayed, 0, 0, 'WITHSCORES')
   return { jobs, 0, next_due[2] and math.floor(next_due[2] / 4096) or 0, dropped }, false

@@ -47,26 +47,36 @@ local function settle_finish(job, run, h, now)
   if run.drop then settle_edge(settle_gone, h[5], job, now) end
 end
 
+-- Writes what an end leaves behind, while the id is still in `active`. Of a job that is not kept all keys go: a break
+-- after that leaves an id in `active` without a hash, which the stalled pass drops.
+local function store_end(q, run, h, now_text)
+  local job, atm = q.prefix .. run.id, digits((whole(h[2]) or 0) + 1)
+  if run.drop then
+    drop_job(job)
+  else
+    redis.call('HSET', job, run.field, run.value, 'finishedOn', now_text, 'atm', atm, unpack(run.fields))
+  end
+end
+
+-- What follows an end, when the id has left `active`. The job has ended, whatever stands in the keys of others.
+local function tell_end(q, meta, run, h, now)
+  local job = q.prefix .. run.id
+  if run.failed and h[3] and not run.drop then redis.call('HDEL', job, 'defa') end
+  emit_finish(q, run, (whole(h[2]) or 0) + 1)
+  if h[5] then settle_finish(job, run, h, now) end
+  if h[7] then pcall(let_go, q, meta, run.id, h[7], now) end
+end
+
 -- Ends one job that finish_refusal answered with 0; `h` is what it read.
 -- run: id, token, ats, field, value, failed, drop, attempts, fields (flat list), follow (jobs to publish with it).
 local function finish(q, meta, run, h, set, now)
-  local job = q.prefix .. run.id
-  local atm = (whole(h[2]) or 0) + 1
   if run.follow then publish(q, meta, run.follow, now) end
-  if run.drop then
-    -- Keys first: a break here leaves an id in `active` without a hash, which the stalled pass drops.
-    drop_job(job)
-    redis.call('LREM', q.active, -1, run.id)
-  else
-    redis.call('HSET', job, run.field, run.value, 'finishedOn', now, 'atm', atm, unpack(run.fields))
-    redis.call('ZADD', set, now, run.id)
-    redis.call('LREM', q.active, -1, run.id)
-  end
-  unlock(q, job, run.id, run.token)
-  if run.failed and h[3] and not run.drop then redis.call('HDEL', job, 'defa') end
-  emit_finish(q, run, atm)
-  if h[5] then settle_finish(job, run, h, now) end
-  if h[7] then pcall(let_go, q, meta, run.id, h[7], now) end
+  local now_text = digits(now)
+  store_end(q, run, h, now_text)
+  if not run.drop then redis.call('ZADD', set, now_text, run.id) end
+  redis.call('LREM', q.active, -1, run.id)
+  unlock(q, q.prefix .. run.id, run.id, run.token)
+  tell_end(q, meta, run, h, now)
 end
 
 -- Said once when the last job of a queue has ended. In pcall: the jobs have ended, whatever stands in these keys.

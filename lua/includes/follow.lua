@@ -45,7 +45,7 @@ local function publish_one(q, add, now)
   end
   local ready = false
   if add.waits then
-    store_job(add, now)
+    store_job(add, digits(now))
     redis.call('ZADD', add.prefix .. 'waiting-children', now, add.id)
     emit(q, 'added', 'jobId', add.id, 'name', add.name)
     emit(q, 'waiting-children', 'jobId', add.id)

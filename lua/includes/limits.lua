@@ -19,8 +19,9 @@ local function rate_window(meta, limiter)
   return window and window > 0 and window or nil
 end
 
--- Counts one start in the current window; the first one opens it. A key that cannot count is replaced.
-local function count_start(q, meta, limiter)
-  local used = redis.pcall('INCR', q.limiter)
-  if used == 1 or type(used) ~= 'number' then redis.call('SET', q.limiter, 1, 'PX', rate_window(meta, limiter)) end
+-- Counts starts in the current window; the first one opens it. A key that cannot count is replaced.
+local function count_starts(q, meta, limiter, n)
+  if n == 0 then return end
+  local used = redis.pcall('INCRBY', q.limiter, n)
+  if used == n or type(used) ~= 'number' then redis.call('SET', q.limiter, n, 'PX', rate_window(meta, limiter)) end
 end

@@ -36,23 +36,16 @@ local function leave_finished(add)
   if parent then settle_edge(reopen_edge, parent, add.prefix .. add.id) end
 end
 
--- Writes the job hash; the caller puts the id into its key right after.
-local function store_job(add, now)
-  local job = add.prefix .. add.id
-  local fields = {
-    'name', add.name, add.field, add.payload, 'opts', add.opts_json,
-    'timestamp', now, 'delay', add.delay, 'priority', add.priority,
-  }
+-- The fields that most jobs do not have.
+local function rare_fields(add)
+  local fields = {}
   local function set(name, value)
     fields[#fields + 1] = name
     fields[#fields + 1] = value
   end
   if add.nonce ~= '' then set('an', add.nonce) end
-  if add.replaces then
-    drop_job(job)
-    -- The fence never falls, not even with a new run of an old id (T6).
-    set('ats', whole(add.ats) or 0)
-  end
+  -- The fence never falls, not even with a new run of an old id (T6).
+  if add.replaces then set('ats', digits(whole(add.ats) or 0)) end
   local parent = add.parent_key or (add.replaces and add.old_parent_key)
   if parent then
     set('parentKey', parent)
@@ -60,7 +53,15 @@ local function store_job(add, now)
   end
   if add.deid then set('deid', add.deid) end
   if add.rjk then set('rjk', add.rjk) end
-  redis.call('HSET', job, unpack(fields))
+  return fields
+end
+
+-- Writes the job hash; the caller puts the id into its key right after.
+local function store_job(add, now_text)
+  local job = add.prefix .. add.id
+  if add.replaces then drop_job(job) end
+  redis.call('HSET', job, 'name', add.name, add.field, add.payload, 'opts', add.opts_json, 'timestamp', now_text,
+    'delay', digits(add.delay), 'priority', digits(add.priority), unpack(rare_fields(add)))
 end
 
 -- Options as they are stored. A value that JSON lacks raises here, before anything is written.

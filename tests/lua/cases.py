@@ -143,14 +143,14 @@ for _state, _prepare in at.READY.items():
 
 def end_many(kit: Kit) -> Call[Any]:
     """Completed, failed, not kept, never ours, and one that another run has taken over."""
-    for job_id in ("a", "b", "c", "x"):
+    for job_id in ("a", "b", "c", "y"):
         kit.add(job_id)
-    a, b, c, x = kit.fetch("T", 4).jobs
+    a, b, c, y = kit.fetch("T", 4).jobs
     at.finished(kit)
     at.mixed(kit)
-    kit.client.set(kit.key("x:lock"), "other", px=LOCK_MS)
+    kit.client.set(kit.key("y:lock"), "other", px=LOCK_MS)
     strange = runs.Ended("none", "T", 1, "result", b"r")
-    ends = [ended(a), ended(b, "E: no", failed=True), strange, ended(x), ended(c, keep=False, extra={"note": "x"})]
+    ends = [ended(a), ended(b, "E: no", failed=True), strange, ended(y), ended(c, keep=False, extra={"note": "x"})]
     return runs.finish_many(kit.keys, ends, take("N", 3, "worker"), TRIMMING, ts_ms=at.LATER, metrics=100)
 
 

@@ -57,6 +57,12 @@ _READS = {
 _ANY_TYPE = {"DEL", "EXISTS", "PEXPIRE", "PTTL", "SET", "TIME"}
 _REMOVALS = {"LREM", "LTRIM", "RPOP", "ZREM"}
 _PLACINGS = {"LPUSH", "RPUSH", "ZADD"}
+#: What may be half done between the steps that a batch takes for all its jobs: each job is checked by then, and
+#: none leaves `active` before it is in its set.
+_BATCHES = {
+    "finishMany-15": ("doubled", "dangling", "lock", "locked", "finishedOn", "result"),
+    "addMany-10": ("unplaced",),
+}
 #: Keys that hold no job: events and hints, whose loss changes nothing.
 _TOLD = {"events", "marker"}
 
@@ -196,6 +202,8 @@ def excuse(script: str, steps: Sequence[Step], k: int, wrong: Violation) -> str 
     stored = any(step.command == "HSET" and step.key == wrong.id for step in steps[max(0, k - 3) : k - 1])
     if here.guarded:
         return None
+    if script in _BATCHES and k <= _end_of_batch(steps, k) and wrong.kind in _BATCHES[script]:
+        return "between the steps that a batch takes for all its jobs"
     if wrong.kind == "doubled" and here.removes and last.places:
         return "between the two halves of one move"
     deleted = any(step.command == "DEL" and step.key == wrong.id for step in steps[: k - 1])
@@ -220,6 +228,15 @@ def excuse(script: str, steps: Sequence[Step], k: int, wrong: Violation) -> str 
     return None
 
 
+def _end_of_batch(steps: Sequence[Step], k: int) -> int:
+    """The number of the last step that a batch takes for all its jobs, if the k-th is one of them; else 0."""
+    started = any(step.writes and not step.guarded for step in steps[: k - 1])
+    ends = (
+        n for n, step in enumerate(steps, 1) if step.key.endswith(":lock") or step.command in ("LPUSH", "RPUSH")
+    )
+    return max((n for n in ends if n >= k), default=0) if started else 0
+
+
 def fetch_starts(steps: Sequence[Step]) -> int:
     """The number of the command with which a script begins to fetch; 0: it does not. Source: includes/fetch.lua"""
     looked = [(step.command, step.key) for step in steps]
@@ -230,5 +247,9 @@ def fetch_starts(steps: Sequence[Step]) -> int:
 def was_checked(steps: Sequence[Step], k: int) -> bool:
     """Whether the key of the k-th command is known to be of the type that it needs, or known to be missing."""
     here = steps[k - 1]
-    seen_before = [step for step in steps[: k - 1] if step.key == here.key]
-    return not here.needs or any(step.command == "EXISTS" or step.needs == here.needs for step in seen_before)
+    asked = any(step.command == "EXISTS" and here.key in step.words for step in steps[: k - 1])
+    return (
+        not here.needs
+        or asked
+        or any(step.key == here.key and step.needs == here.needs for step in steps[: k - 1])
+    )

@@ -135,6 +135,37 @@ def test_many_finishes_are_answered_one_by_one(kit):
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(("order", "codes"), [("cp", [0, 0]), ("pc", [-4, 0]), ("cpp", [0, 0, 1])])
+def test_a_parent_and_its_child_in_one_batch(kit, order, codes):
+    """The order of the batch counts, as if each had a call of its own."""
+    parent = kit.running("p")
+    kit.add("c", parent_key=kit.key("p"))
+    jobs = {"p": parent, "c": kit.take("U")}
+    assert kit.finish_many(*(ended(jobs[name]) for name in order)).codes == codes
+    assert kit.ids("active") == ([] if codes[0] == 0 else ["p"])
+
+
+@pytest.mark.parametrize("more", [0, 4, 40])
+def test_those_that_run_on_keep_their_order(kit, more):
+    """A batch takes its ids out of the middle of `active`, be it short or long."""
+    ids = fill(kit, 8 + more)
+    jobs = kit.fetch(count=8 + more).jobs
+    assert kit.finish_many(*(ended(job) for job in jobs[1:8:2])).codes == [0] * 4
+    assert kit.ids("active") == [job_id for job_id in reversed(ids) if job_id not in ids[1:8:2]]
+    kit.client.rpush(kit.key("active"), "j0")  # a broken move doubles
+    assert kit.finish_many(ended(jobs[0])).codes == [0]
+    assert kit.ids("active") == [job_id for job_id in reversed(ids) if job_id not in ids[1:8:2]]
+
+
+def test_a_batch_without_locks(kit):
+    """Runs that ask for no lock handling are ended by `ats` alone."""
+    fill(kit, 3)
+    jobs = kit.fetch(runs.NO_LOCK, 3).jobs
+    kit.client.set(kit.key("j0:lock"), "another's")
+    assert kit.finish_many(*map(ended, jobs)).codes == [0, 0, 0]
+    assert kit.get("j0:lock") == "another's"
+
+
 def test_a_batch_that_is_refused_as_a_whole_writes_nothing(kit):
     """Also where `meta` has no cap for events yet and the stream could be trimmed."""
     jobs = [kit.running("a"), kit.running("b")]

@@ -134,6 +134,14 @@ def test_orphans_are_named_and_make_no_hash(kit, where):
     assert kit.ids(where) == []
 
 
+def test_an_id_that_stands_twice_in_wait(kit):
+    """The second start is one of its own, with a fence of its own, as if each were fetched by itself."""
+    fill(kit, 3)
+    kit.client.rpush(kit.key("wait"), "j1")
+    assert [(job.id, job.ats) for job in kit.fetch(count=9).jobs] == [("j1", 1), ("j0", 1), ("j1", 2), ("j2", 1)]
+    assert kit.ids("active") == ["j2", "j1", "j0", "j1"]
+
+
 def test_a_due_orphan_makes_no_hash(kit):
     """Promotion drops an id without a job."""
     fill(kit, 2, delay_ms=5)
