@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import tempfile
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -72,6 +70,7 @@ class Arena:
         for thread in (self.tail, self.checker, self.follower, self.gauge):
             thread.start()
         self.fleet = Fleet(self.directory, self.to_workers.url, workers, **options)
+        self.tender = Tender(self)
         self.producers = [
             Producer(
                 self.to_producers.url, self.ledger, 1000 * self.seed + n, self._enough,
@@ -79,6 +78,7 @@ class Arena:
             )
             for n in range(producers)
         ]  # fmt: skip
+        self.tender.start()
 
     def load(self) -> None:
         """Let the producers begin."""
@@ -120,12 +120,12 @@ class Arena:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for producer in self.producers:
-            if producer.is_alive():
-                producer._closing.set()
+            producer.stop()
+        self.tender.close()
         for worker in self.fleet.workers:
             worker.kill()
         for thread in (self.tail, self.checker, self.follower, self.gauge):
-            thread._closing.set()
+            thread.stop()
         self._closing.close()
 
 
@@ -136,6 +136,7 @@ class Follower(threading.Thread):
         super().__init__(name="ledger", daemon=True)
         self._path = ledger.runs_path
         self._closing = threading.Event()
+        self.stop = self._closing.set
         self._lock = threading.Lock()
         self._waiting: list[tuple[float, Callable[[float], None]]] = []
         self.starts = 0
@@ -173,6 +174,7 @@ class Gauge(threading.Thread):
         super().__init__(name="gauge", daemon=True)
         self._arena = arena
         self._closing = threading.Event()
+        self.stop = self._closing.set
         self.waiting = 0
 
     def run(self) -> None:
@@ -183,11 +185,20 @@ class Gauge(threading.Thread):
                 self.waiting = waiting + client.zcard(keys.key("prioritized"))
 
 
-def settle(seconds: float) -> None:
-    """Let a fault last for so long."""
-    time.sleep(seconds)
+class Tender(threading.Thread):
+    """Replaces consumers that have ended, whatever it was."""
 
+    def __init__(self, arena: Arena) -> None:
+        super().__init__(name="tender", daemon=True)
+        self._fleet = arena.fleet
+        self._closing = threading.Event()
 
-def exists(pid: int) -> bool:
-    """Whether a process is there."""
-    return os.path.exists(f"/proc/{pid}")
+    def run(self) -> None:
+        while not self._closing.wait(0.1):
+            self._fleet.tend()
+
+    def close(self) -> None:
+        """Replace no more."""
+        self._closing.set()
+        if self.is_alive():
+            self.join(10)

@@ -78,6 +78,10 @@ class Background(threading.Thread):
                 self.error = error
                 return
 
+    def stop(self) -> None:
+        """Look no more."""
+        self._closing.set()
+
     def close(self) -> None:
         """End it; raises what ended it before."""
         self._closing.set()
@@ -138,7 +142,7 @@ class Checker(Background):
                 self._note("I3", "abandoned", job_id, f"in active without a lock for {now - since:.1f} s")
 
     def _note(self, rule: str, kind: str, job_id: str, detail: str) -> None:
-        self.found.setdefault((rule, kind, job_id), detail)
+        self.found.setdefault((rule, kind, job_id), f"{detail} ({time.strftime('%H:%M:%S')})")
 
 
 class Tail(Background):

@@ -87,7 +87,6 @@ class Chaos(threading.Thread):
         self.resumes: dict[str, list[float]] = {}
         self.open: dict[str, float] = {}
         self.errors: list[str] = []
-        self._log: list[str] = []
 
     @property
     def total(self) -> int:
@@ -98,6 +97,10 @@ class Chaos(threading.Thread):
         self._closing.set()
         self.join(60)
 
+    def _log(self, line: str) -> None:
+        with (self._arena.directory / "faults").open("a") as file:
+            file.write(f"{time.strftime('%H:%M:%S')} {line}\n")
+
     def run(self) -> None:
         order: list[Kind] = []
         while not self._closing.wait(self._random.uniform(0, self._plan.pause)):
@@ -105,7 +108,6 @@ class Chaos(threading.Thread):
                 return
             order = order or self._random.sample(self._kinds, len(self._kinds))
             self._one(order.pop(), order)
-            self._arena.fleet.tend()
 
     def _one(self, first: Kind, order: list[Kind]) -> None:
         beside = [kind for kind in order if not (kind.server and first.server)]
@@ -124,7 +126,9 @@ class Chaos(threading.Thread):
     def _make(self, kind: Kind, rng: random.Random, alone: bool = False) -> None:
         self._arena.checker.trouble()
         try:
+            self._log(f"{kind.name} begins")
             kind.act(self._arena, rng)
+            self._log(f"{kind.name} has ended")
         except BaseException:
             self.errors.append(f"{kind.name}: {traceback.format_exc()}")
         self.made[f"{kind.number} {kind.name}"] += 1
@@ -199,12 +203,9 @@ def _quiesce(arena: Arena, report: Report, tell: Callable[[str], None]) -> None:
         proxy.heal()
     tell("the faults are over; draining")
 
-    def drained() -> bool:
-        arena.fleet.tend()
-        return arena.is_drained()
-
-    if not until(drained, _DRAIN_S):
+    if not until(arena.is_drained, _DRAIN_S):
         report.problems.append(f"not drained after {_DRAIN_S:.0f} s: {arena.places()}")
+    arena.tender.close()
     statuses = arena.fleet.close()
     if any(statuses):
         report.problems.append(f"consumers ended with the exit statuses {statuses}")
@@ -238,6 +239,8 @@ def _fill_in(arena: Arena, chaos: Chaos, report: Report) -> None:
     problems += [f"{rule} {kind} {job}: {detail}" for (rule, kind, job), detail in arena.checker.found.items()]
     problems += [f"consumer crashed: {crash}" for crash in arena.fleet.crashes]
     problems += chaos.errors
+    if problems:
+        problems.append("faults: " + "; ".join((arena.directory / "faults").read_text().splitlines()[-2000:]))
 
 
 def _unended(arena: Arena, verdict: Verdict) -> list[str]:

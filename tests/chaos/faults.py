@@ -101,8 +101,8 @@ def kill_a_consumer(arena: Arena, rng: random.Random) -> None:
 def kill_all_consumers(arena: Arena, rng: random.Random) -> None:
     for worker in arena.fleet.workers:
         worker.kill()
-    arena.fleet.tend()
-    for worker in arena.fleet.workers:
+    eventually(lambda: all(worker.alive for worker in arena.fleet.workers))
+    for worker in list(arena.fleet.workers):
         with contextlib.suppress(AssertionError):  # another fault may keep it from the server
             worker.ready()
 
@@ -142,8 +142,7 @@ def two_signals(arena: Arena, rng: random.Random) -> None:
 def signal_at_the_start(arena: Arena, rng: random.Random) -> None:
     worker = rng.choice(arena.fleet.workers)
     worker.kill()
-    arena.fleet.tend()
-    time.sleep(rng.uniform(0.1, 1.2))
+    time.sleep(rng.uniform(0.1, 1.3))
     rng.choice(arena.fleet.workers).signal(rng.choice((signal.SIGTERM, signal.SIGKILL)))
 
 
