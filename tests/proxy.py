@@ -142,6 +142,7 @@ class Proxy:
         started.set()
         await self._stop.wait()
         self._unlisten()
+        await asyncio.sleep(0.01)  # a connection that was just accepted must reach `_serve`, which closes it
         while self._links:
             self._break_links()
             await asyncio.wait(self._links)

@@ -24,7 +24,7 @@ class Reclaims:
 
     Args:
         keys, client: of the queue. lock_ms: for how long a found job is ours.
-        found: called with each job, perhaps more than once. changed: called when a search ends.
+        found: called with each job, once. changed: called when a search ends.
     """
 
     def __init__(
@@ -71,16 +71,22 @@ class Reclaims:
 
     async def _search(self, token: str) -> None:
         began = monotonic()
+        given: set[tuple[str, int]] = set()
         for at in _LOOK_AT_S:
             is_last = await self._rest(began + at - monotonic())
             # One at a time: while the server is away lost fetches add up, and each would ask by itself.
             async with self._looking:
-                seen = await self._look(token, until=began + self._lock_ms / 500)
+                seen = await self._look(token, given, until=began + self._lock_ms / 500)
             if is_last or not seen:
                 return
 
-    async def _look(self, token: str, *, until: float) -> bool:
-        """Go through `active`; False when the server stayed away until a stalled pass has recovered the jobs."""
+    async def _look(self, token: str, given: set[tuple[str, int]], *, until: float) -> bool:
+        """Go through `active`; False when the server stayed away until a stalled pass has recovered the jobs.
+
+        Args:
+            given: the runs that were handed over before. Such a run may have ended since this look was answered:
+                it is not to begin again.
+        """
         cursor = 0
         while True:
             try:
@@ -91,7 +97,9 @@ class Reclaims:
                 await asyncio.sleep(random.uniform(0.05, 0.3))
                 continue
             for taken in reply.jobs:
-                self._found(taken)
+                if (taken.id, taken.ats) not in given:
+                    given.add((taken.id, taken.ats))
+                    self._found(taken)
             cursor = reply.cursor
             if cursor == 0:
                 return True

@@ -82,7 +82,9 @@ def exchange(requests: Sequence[Request[Any]], server: Server, patience: Patienc
     started = monotonic()
     answers: list[Any] = [_OPEN] * len(requests)
     todo = list(range(len(requests)))
-    tries, loads, was_sent, in_full = 0, 0, False, False
+    tries, loads, in_full = 0, 0, False
+    #: Requests that were sent and whose reply was lost: whatever comes after, they may have been executed.
+    maybe_done: set[int] = set()
     trouble: BaseException | None = None
     while todo:
         left = patience.total_s
@@ -102,8 +104,9 @@ def exchange(requests: Sequence[Request[Any]], server: Server, patience: Patienc
             replies = yield Send([_words(requests[i], in_full) for i in todo], max(left, 0.01))
         except LostReply as lost:
             trouble, replies = lost, lost.replies
-            was_sent = was_sent or lost.sent
             for i in todo[len(replies) :]:
+                if lost.sent and _writes(requests[i]):
+                    maybe_done.add(i)
                 if isinstance(lost.cause, redis.exceptions.AuthenticationError):
                     # Nothing was executed, and asking again with the same password will not help.
                     answers[i] = refused(lost.cause, server.shown)
@@ -117,6 +120,8 @@ def exchange(requests: Sequence[Request[Any]], server: Server, patience: Patienc
             elif isinstance(reply, Exception) and is_transient(reply):
                 trouble = reply
                 again.append(i)
+            elif isinstance(reply, Exception) and i in maybe_done:
+                answers[i] = _refused_again(reply, server)
             else:
                 answers[i] = _answer(requests[i], reply, server)
         if unknown:
@@ -130,7 +135,7 @@ def exchange(requests: Sequence[Request[Any]], server: Server, patience: Patienc
                 trouble = lost
         todo = sorted(again + unknown)
     for i in todo:
-        answers[i] = _gone(server, trouble, tries, monotonic() - started, was_sent and _writes(requests[i]))
+        answers[i] = _gone(server, trouble, tries, monotonic() - started, i in maybe_done)
     return answers
 
 
@@ -143,7 +148,7 @@ def exchange_atomically(calls: Sequence[Call[Any]], server: Server, patience: Pa
     Returns:
         Per call its result, or the error to raise for it.
     """
-    in_full, tries, started = False, 0, monotonic()
+    in_full, tries, started, maybe_done = False, 0, monotonic(), False
     safe = all(call.safe for call in calls)
     while True:
         tries += 1
@@ -155,7 +160,8 @@ def exchange_atomically(calls: Sequence[Call[Any]], server: Server, patience: Pa
         except LostReply as lost:
             left = patience.total_s - (monotonic() - started)
             if patience.once or left <= server.connect_timeout_s / 4 or (lost.sent and not safe):
-                return [_gone(server, lost, tries, monotonic() - started, lost.sent)] * len(calls)
+                return [_gone(server, lost, tries, monotonic() - started, maybe_done or lost.sent)] * len(calls)
+            maybe_done = maybe_done or lost.sent
             yield Pause(min(random.uniform(0, 0.02 * 2**tries), 0.5, left / 2))
             continue
         outcome = replies[-1]
@@ -170,6 +176,8 @@ def exchange_atomically(calls: Sequence[Call[Any]], server: Server, patience: Pa
             if is_transient(cause) and not patience.once and left > server.connect_timeout_s / 4:
                 yield Pause(min(random.uniform(0, 0.02 * 2**tries), 0.5, left / 2))
                 continue
+            if maybe_done:
+                return [_refused_again(cause, server)] * len(calls)
             return [refused(cause, server.shown)] * len(calls)
         return [_answer(call, reply, server) for call, reply in zip(calls, outcome[len(loads) :], strict=True)]
 
@@ -207,6 +215,16 @@ def _unknown(server: Server, cause: BaseException | None) -> OutcomeUnknown:
         f"again could do it twice"
     )
     error.__cause__ = cause.cause if isinstance(cause, LostReply) else cause
+    return error
+
+
+def _refused_again(cause: Exception, server: Server) -> OutcomeUnknown:
+    """What a refusal means after a lost reply: the first request may have been executed all the same."""
+    error = OutcomeUnknown(
+        f"the reply of {server.shown} was lost, and what was asked again was refused: {cause}; the first request "
+        f"may have been executed"
+    )
+    error.__cause__ = cause
     return error
 
 

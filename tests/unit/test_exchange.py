@@ -236,6 +236,32 @@ def test_a_client_that_does_not_repeat_says_what_it_knows(drive):
     assert not refused.reached
 
 
+def test_a_refusal_after_a_lost_reply_is_no_refusal(drive):
+    """The first request may have been executed: nobody may be told that nothing was stored."""
+    requests = [call("a"), call("b"), call("c", writes=False)]
+    full_memory = OutOfMemoryError("OOM command not allowed when used memory > 'maxmemory'.")
+    first, second, third = drive(exchange(requests, SERVER, PATIENCE), lost(1), [full_memory, full_memory]).answers
+    assert first == 1
+    assert isinstance(second, OutcomeUnknown)
+    assert second.__cause__ is full_memory
+    assert isinstance(third, QueueFull)
+
+
+def test_a_refusal_before_a_lost_reply_is_one(drive):
+    """What was never sent, or is refused the first time, was not executed."""
+    full_memory = OutOfMemoryError("OOM command not allowed when used memory > 'maxmemory'.")
+    (error,) = drive(exchange([call()], SERVER, PATIENCE), lost(sent=False), [full_memory]).answers
+    assert isinstance(error, QueueFull)
+
+
+def test_a_transaction_that_is_refused_after_a_lost_reply(drive):
+    full_memory = OutOfMemoryError("OOM command not allowed when used memory > 'maxmemory'.")
+    refusal = [b"OK", b"QUEUED", full_memory, ExecAbortError("EXECABORT")]
+    for sent, kind in ((True, OutcomeUnknown), (False, QueueFull)):
+        ran = drive(exchange_atomically([call()], SERVER, PATIENCE), lost(sent=sent), refusal)
+        assert [type(error) for error in ran.answers] == [kind]
+
+
 def test_a_reader_may_be_lost_without_harm(drive):
     """A call that writes nothing, or a plain command that is safe: nobody needs to know whether it ran."""
     once = Patience(2.0, once=True)
