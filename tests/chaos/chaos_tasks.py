@@ -62,6 +62,10 @@ def thread(ctx: JobContext, seconds: float = 0.0) -> str:
     return done(ctx)
 
 
+@app.task(name="nothing")
+async def nothing() -> None: ...
+
+
 @app.task(name="flaky", attempts=4, backoff=0.05)
 async def flaky(ctx: JobContext, fails: int) -> str:
     note(START, ctx)
