@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar,
 from tasks_emq.core import calls
 from tasks_emq.core.annotations import Binder
 from tasks_emq.core.calls import Call, NewJob
+from tasks_emq.core.codec import Codec
 from tasks_emq.core.keys import new_job_id, user_id, wire_id
 from tasks_emq.core.options import JobOptions
 from tasks_emq.core.replies import Added
@@ -75,6 +76,7 @@ class Task(Generic[P, R]):
         self.is_coroutine = inspect.iscoroutinefunction(function)
         self.binder = Binder.of(function)
         self._attempts = options.attempts
+        self._common: dict[str, Any] | None = None
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function here and now, without a job."""
@@ -114,6 +116,7 @@ class Task(Generic[P, R]):
         }  # fmt: skip
         changed = copy.copy(self)
         changed.job_options = self.job_options.with_changes({k: v for k, v in given.items() if v is not None})
+        changed._common = None
         return changed
 
     def delay(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
@@ -227,23 +230,32 @@ class Task(Generic[P, R]):
             TypeError: they do not fit the function. CannotSerialize, PayloadTooLarge: they cannot be stored.
         """
         self.binder.check(args, kwargs)
-        options = self.job_options
-        codec = self.app.codec(options.queue)
-        custom = options.job_id is not None
+        custom = self.job_options.job_id
+        codec = self.app.codec(self.job_options.queue)
+        common = self._common
+        if common is None:
+            common = self._common = self._same_for_all(codec)
         return NewJob(
-            id=wire_id(options.job_id) if options.job_id is not None else new_job_id(time.time_ns() // 1_000_000),
-            name=self.name,
+            id=new_job_id(time.time_ns() // 1_000_000) if custom is None else wire_id(custom),
             payload=codec.pack_call(args, kwargs, limit=self.max_payload),
-            field=codec.payload_field,
-            opts=options.wire(with_attempts=self._attempts != 1),
-            delay_ms=options.delay_ms,
-            priority=options.priority,
-            eta_ms=options.eta_ms,
-            nonce=os.urandom(6).hex() if custom else "",
-            kept=options.keep_completed and options.keep_failed,
-            rerun=options.on_existing == "rerun",
-            dedup_id=options.deduplication.id if options.deduplication else "",
+            nonce="" if custom is None else os.urandom(6).hex(),
+            **common,
         )
+
+    def _same_for_all(self, codec: Codec) -> dict[str, Any]:
+        """The fields that all jobs of this task and these options share, of NewJob."""
+        options = self.job_options
+        return {
+            "name": self.name,
+            "field": codec.payload_field,
+            "opts": options.wire(with_attempts=self._attempts != 1),
+            "delay_ms": options.delay_ms,
+            "priority": options.priority,
+            "eta_ms": options.eta_ms,
+            "kept": options.keep_completed and options.keep_failed,
+            "rerun": options.on_existing == "rerun",
+            "dedup_id": options.deduplication.id if options.deduplication else "",
+        }
 
     def _call(self, job: NewJob) -> Call[Added]:
         return calls.add_job(self.app.keys(self.job_options.queue), job)

@@ -15,7 +15,7 @@ from tasks_emq.core.runs import Ended, PutOff, Retention, Take
 from tasks_emq.errors import BrokerError, EmqError
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Pending:
     """A run that has ended here, and its outcome, not yet written; `resent`: its first write was lost."""
 

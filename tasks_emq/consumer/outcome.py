@@ -146,6 +146,8 @@ class Running:
 
     def forgets(self, option: str) -> bool:
         """Whether the job asks not to be kept. Source: protocol §4.3 keepJobs"""
+        if not self.opts:
+            return False
         asked = self.opts.get(option)
         if isinstance(asked, dict):
             asked = asked.get("count")

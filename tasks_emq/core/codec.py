@@ -92,6 +92,8 @@ class _Msgpack:
         return _call(self._decode(raw, "payload")) if raw else ([], {})
 
     def pack_value(self, value: object, *, path: str = "result", limit: int) -> bytes:
+        if value is None and limit > 0:
+            return b"\xc0"
         packed = self._plainly(value, [value])
         return _limited(packed or pack(self._careful.lowered(value, path)), path, limit)
 

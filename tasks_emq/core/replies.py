@@ -55,7 +55,7 @@ def done(job_id: str, reply: int) -> None:
         raise refusal(reply, job_id)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Added:
     """The answer to one add.
 
@@ -88,7 +88,7 @@ def raise_first(answers: Sequence[Any]) -> None:
             raise answer
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TakenJob:
     """A job that this consumer now owns.
 

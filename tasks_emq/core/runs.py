@@ -67,7 +67,7 @@ class Retention:
         return {name: value for name, value in keep.items() if value is not None}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Ended:
     """The end of one run, to be written.
 

@@ -20,7 +20,7 @@ from tasks_emq.errors import BrokerError, EmqError, OutcomeUnknown
 from tasks_emq.io.connect import Server, is_transient, refused
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Send:
     """Send these commands together and read one reply each, all within some seconds."""
 
@@ -114,6 +114,8 @@ def exchange(requests: Sequence[Request[Any]], server: Server, patience: Patienc
                     answers[i] = _unknown(server, trouble)
                 else:
                     again.append(i)
+        if len(replies) == len(requests) and not any(isinstance(reply, Exception) for reply in replies):
+            return [_answer(request, reply, server) for request, reply in zip(requests, replies, strict=True)]
         for i, reply in zip(todo, replies, strict=False):
             if isinstance(reply, redis.exceptions.NoScriptError):
                 unknown.append(i)
