@@ -22,9 +22,9 @@ from proxy import Proxy
 from tasks_emq.core.keys import queue_keys
 
 QUEUE = "default"
-#: Data outlives a kill; a script is busy early; and the file names may be changed (`cannot_save`).
+#: What was acknowledged outlives a kill; a script is busy early; file names may be changed (`cannot_save`).
 _SETTINGS = (
-    "--appendonly", "yes", "--appendfsync", "everysec", "--busy-reply-threshold", "200",
+    "--appendonly", "yes", "--appendfsync", "always", "--busy-reply-threshold", "200",
     "--enable-protected-configs", "local",
 )  # fmt: skip
 #: Events that are kept for the reader, who may be late.
