@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from time import monotonic
@@ -13,9 +11,11 @@ from typing import Any
 
 import pytest
 import redis
+from click.testing import CliRunner, Result
 from consuming import Watch, consuming
 
 from tasks_emq import App, AsyncQueue, Queue, Retry, chord, group
+from tasks_emq.cli.admin import main
 from tasks_emq.doctor import Report
 
 #: Two intervals of the recovery pass here, and a little.
@@ -102,7 +102,7 @@ def test_a_dead_consumer_is_no_damage_while_others_live(app: App, watch: Watch) 
     """Its jobs stand in `active` without a lock until the next pass; that is seen, and given the time."""
     tasks = tasks_of(app)
     with consuming(app):
-        for _ in range(3):
+        for _ in range(2):
             job = tasks["plain"].options(delay=1000.0).delay(1)
             watch.client.zrem(watch.key("delayed"), job.id)
             watch.client.lpush(watch.key("active"), job.id)
@@ -123,24 +123,23 @@ def test_what_was_mended_runs(app: App, watch: Watch) -> None:
         assert job.result(2) == 7
 
 
-def emq(url: str, *args: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from tasks_emq.cli.admin import main; main()", "doctor", "--url", url, *args]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30)
+def emq(url: str, *args: str) -> Result:
+    return CliRunner().invoke(main, ["doctor", "--url", url, "--patience", "0.1", *args])
 
 
 def test_the_command(app: App, watch: Watch, valkey_url: str) -> None:
     """0 clean, 1 something is wrong, 0 all is mended, 2 wrong usage; JSON has all that a line has."""
     job = tasks_of(app)["plain"].delay(1)
     clean = emq(valkey_url, "default", "-q", "other")
-    assert clean.returncode == 0, clean.stderr
+    assert clean.exit_code == 0, clean.output
     assert clean.stdout.count("nothing is wrong") == 2
     watch.client.lpush(watch.key("wait"), job.id)
     wrong = emq(valkey_url)
-    assert wrong.returncode == 1
+    assert wrong.exit_code == 1
     assert f"WRONG   I1 doubled        {job.id}: wait and wait" in wrong.stdout
     assert "--repair: only the one in wait stays" in wrong.stdout
     mended = emq(valkey_url, "--repair", "--json")
-    assert mended.returncode == 0
+    assert mended.exit_code == 0
     (row,) = json.loads(mended.stdout)["default"]["violations"]
     assert row["mended"]
     assert (row["rule"], row["kind"], row["key"]) == ("I1", "doubled", watch.key(job.id))
@@ -148,11 +147,11 @@ def test_the_command(app: App, watch: Watch, valkey_url: str) -> None:
     watch.client.delete(watch.key("wait"))
     watch.client.set(watch.key("wait"), "x")
     left = emq(valkey_url, "--repair")
-    assert left.returncode == 1
+    assert left.exit_code == 1
     assert "RENAME" in left.stdout
     watch.client.delete(watch.key("wait"))
-    assert emq(valkey_url, "bad{name").returncode == 2
-    assert emq(valkey_url, "--patience", "-1").returncode == 2
+    assert emq(valkey_url, "bad{name").exit_code == 2
+    assert emq(valkey_url, "--patience", "-1").exit_code == 2
 
 
 def test_progress_in_both_colours(app: App) -> None:

@@ -25,6 +25,8 @@ from tasks_emq.errors import BrokerError, ConfigError
 
 #: Repairs of one thing, each of which is followed by a new look; what is cut off a piece at a time needs many.
 _ROUNDS: Final = 1000
+#: Waits for what may pass by itself.
+_WAITS: Final = 3
 _PLACE_COUNT: Final = 2**32
 
 Told: TypeAlias = "Violation | Checked"
@@ -247,14 +249,24 @@ def _suspects(walk: _Walk, suspects: Sequence[Subject]) -> Steps:
 
 
 def _look_again(walk: _Walk) -> Steps:
-    """What was deferred: what the rest of the walk may have mended, or what passes by itself."""
-    deferred = [found for found in walk.deferred.items() if not _is_explained(walk, *found[0])]
-    if any(kind != "idle" for (_, kind), _ in deferred):
-        yield Rest(walk.options.patience_s)
-    for (subject, kind), before in deferred:
-        looked: list[Looked] = yield calls.get_facts(walk.keys, [subject], None)
-        if kind == "idle" or looked[0].fingerprint == before:
-            yield from _treat(walk, looked[0], PASSING - {kind})
+    """What was deferred: what the rest of the walk may have mended, or what passes by itself.
+
+    What has changed meanwhile but is there again may be on its way as well, so it gets another wait.
+    """
+    open_ = {found: before for found, before in walk.deferred.items() if not _is_explained(walk, *found)}
+    for _ in range(_WAITS):
+        if any(kind != "idle" for _, kind in open_):
+            yield Rest(walk.options.patience_s)
+        changed: dict[tuple[Subject, str], str] = {}
+        for (subject, kind), before in open_.items():
+            looked: list[Looked] = yield calls.get_facts(walk.keys, [subject], None)
+            if kind == "idle" or looked[0].fingerprint == before:
+                yield from _treat(walk, looked[0], PASSING - {kind})
+            elif any(found.kind == kind for found in looked[0].findings):
+                changed[subject, kind] = looked[0].fingerprint
+        open_ = changed
+        if not open_:
+            return
 
 
 def _is_explained(walk: _Walk, subject: Subject, kind: str) -> bool:
