@@ -149,10 +149,13 @@ function mend.limits(_, q, _, _, ...)
   redis.call('HDEL', q.meta, ...)
 end
 
--- Adds the iteration of a schedule's current slot again.
+-- Adds the iteration of a schedule's current slot again, in the place of what is left of the one that is gone.
 function mend.produce(p, q, meta, now, sid)
   local slot, record = tonumber(redis.call('ZSCORE', p.prefix .. 'repeat', sid)), read_record(p.prefix .. 'repeat:' .. sid)
-  add_iteration(q, meta, iteration_of(q, sid, record, slot, record.ic, now), now)
+  local iteration = iteration_of(q, sid, record, slot, record.ic, now)
+  for _, name in ipairs(list_names()) do redis.call('LREM', p.prefix .. name, 0, iteration.id) end
+  for _, name in ipairs(set_names()) do redis.call('ZREM', p.prefix .. name, iteration.id) end
+  add_iteration(q, meta, iteration, now)
 end
 
 function mend.unschedule(p, _, _, _, sid)

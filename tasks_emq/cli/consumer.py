@@ -16,6 +16,7 @@ import click
 
 from tasks_emq.app import App, default_app
 from tasks_emq.consumer.consumer import Consumer
+from tasks_emq.consumer.http import read_address
 from tasks_emq.consumer.settings import QueueShare
 from tasks_emq.errors import ConfigError, EmqError
 from tasks_emq.io.connect import Server
@@ -130,6 +131,8 @@ def _only(module: ModuleType) -> list[App]:
               help="How often a job may lose its consumer before it is failed.")  # fmt: skip
 @click.option("--rate-limit", metavar="N/SECONDS",
               help="Starts of this consumer in any SECONDS, e.g. 10/1. [default: no limit]")  # fmt: skip
+@click.option("--http", metavar="HOST:PORT",
+              help="Serve /healthz, /readyz and /metrics there. [default: nowhere]")  # fmt: skip
 @click.option("--name", help="Name of this worker, shown with its jobs. [default: host and process id]")
 @click.option("--log-level", default="info",
               type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False))  # fmt: skip
@@ -147,6 +150,7 @@ def main(
     stalled_interval: float,
     max_stalled: int,
     rate_limit: str | None,
+    http: str | None,
     name: str | None,
     log_level: str,
     log_format: str,
@@ -168,6 +172,9 @@ def main(
         if url:
             app.use(Server.of(url))
         options: dict[str, Any] = {"name": name} if name else {}
+        if http:
+            read_address(http)
+            options["http"] = http
         if rate_limit:
             options["rate_limit"] = _rate(rate_limit)
         consumer = Consumer(

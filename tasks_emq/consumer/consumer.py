@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from tasks_emq.consumer.checks import check_server
 from tasks_emq.consumer.fetch import Lane
+from tasks_emq.consumer.http import Face
 from tasks_emq.consumer.locks import LockThread
 from tasks_emq.consumer.pace import Pace
 from tasks_emq.consumer.pool import Pool
+from tasks_emq.consumer.pulse import Pulse
 from tasks_emq.consumer.schedules import declare_schedules
 from tasks_emq.consumer.settings import QueueShare, Settings
 from tasks_emq.consumer.shutdown import on_signals, wind_down
@@ -62,6 +64,10 @@ class Consumer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped_early = False
         self._can_close = True
+        #: What it tells of itself, from any thread.
+        self.pulse = Pulse(self.settings, [share.name for share in self.shares])
+        #: Where its health is served, when it is.
+        self.face: Face | None = None
         #: How many runs could not be ended at the stop: only the end of the process can.
         self.stuck_threads = 0
 
@@ -118,13 +124,21 @@ class Consumer:
             if self._stopped_early:
                 self._stopping.set()
         put_back = on_signals(self._stop)
+        beating = asyncio.create_task(self.pulse.beat())
+        self.pulse.stopping = False
         try:
+            if self.settings.http is not None:
+                self.face = Face(self.settings.http, self.pulse, self.app)
             if await self._until_ready(self._stopping):
                 await declare_schedules(self.app, [share.name for share in self.shares], self._stopping)
                 await self._consume(self._stopping, self._hurry)
         finally:
             put_back()
             self._stopped_early = False
+            beating.cancel()
+            if self.face:
+                await asyncio.to_thread(self.face.close)
+            self.pulse.lanes, self.pulse.renewer, self.face = (), None, None
             await self.app.aclose()
 
     async def _until_ready(self, stopping: asyncio.Event) -> bool:
@@ -167,14 +181,18 @@ class Consumer:
             )  # fmt: skip
         renewer = LockThread(self.app, lanes, settings)
         renewer.start()
+        self.pulse.lanes, self.pulse.renewer = lanes, renewer
         drives = [asyncio.create_task(lane.drive(), name=f"drive {lane.keys.queue}") for lane in lanes]
         side = [asyncio.create_task(lane.parking.run(), name=f"park {lane.keys.queue}") for lane in lanes]
-        side += [asyncio.create_task(watch_for_stalled(self.app, lane.keys, settings)) for lane in lanes]
+        side += [
+            asyncio.create_task(watch_for_stalled(self.app, lane.keys, settings, lane.tally)) for lane in lanes
+        ]
         names = ", ".join(share.name for share in self.shares)
         log.info("%s: ready, serving %s with %d slots", settings.name, names, settings.concurrency)
         try:
             await self._wait(stopping, lanes, [*drives, *side])
         finally:
+            self.pulse.stopping = True
             for task in side:
                 task.cancel()
             await asyncio.gather(*side, return_exceptions=True)

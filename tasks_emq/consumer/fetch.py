@@ -15,6 +15,7 @@ from tasks_emq.consumer.inputs import aside, failed_by, needs_inputs, read_child
 from tasks_emq.consumer.outcome import Abandon, AwaitChildren, HandBack, Outcome, Running
 from tasks_emq.consumer.park import Park
 from tasks_emq.consumer.pool import Pool
+from tasks_emq.consumer.pulse import Tally
 from tasks_emq.consumer.reclaim import Reclaims
 from tasks_emq.consumer.run import Runner
 from tasks_emq.consumer.schedules import Iterations
@@ -65,6 +66,7 @@ class Lane:
         self.running: dict[tuple[str, int], Running] = {}
         self.idle_since: float | None = None
         self.trouble: str | None = None
+        self.tally = Tally()
         self._settings = settings
         self._retention = app.retention(share.name)
         self._metrics = (app.metrics if settings.metrics is None else settings.metrics) or None
@@ -199,6 +201,7 @@ class Lane:
             # After a lost reply a refusal says that the first write did it, or that the job has gone on since.
             level = logging.DEBUG if item.resent else logging.WARNING
             log.log(level, "job %s: this run's end was refused: %s", run.context.id, CODES[code][1])
+        self.tally.settled(run, item.outcome, code)
         self.running.pop((run.taken.id, run.taken.ats), None)
 
     async def _fail_by_child(self, run: Running) -> None:
@@ -267,6 +270,7 @@ class Lane:
     def _done(self, run: Running, outcome: Outcome) -> None:
         self._slots.run_ended(in_thread=run.in_thread)
         run.handle = None
+        self.tally.ran(run)
         if not isinstance(outcome, Abandon):
             run.ended = True
             self._limiting = self._limiting or isinstance(outcome, HandBack)
@@ -280,6 +284,7 @@ class Lane:
         """The lock of a run is lost: tell its task, whose writes the scripts refuse from now on."""
         run = self._interruptible(job_id, ats)
         if run:
+            self.tally.lost += 1
             log.warning("job %s: its lock is lost, the run is cancelled; another one may run it", run.context.id)
             run.interrupt()
 

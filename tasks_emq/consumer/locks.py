@@ -56,6 +56,7 @@ class LockThread(threading.Thread):
         self._loop = asyncio.get_running_loop()
         self._ended = threading.Event()
         self.failing_since: float | None = None
+        self.renewed_at = monotonic()
 
     def stop(self) -> None:
         """End the thread."""
@@ -76,6 +77,7 @@ class LockThread(threading.Thread):
                 if self.failing_since is not None:
                     log.info("locks are renewed again")
                 self.failing_since = None
+                self.renewed_at = monotonic()
                 pause = usual
             except BrokerError as error:
                 if self.failing_since is None:

@@ -56,6 +56,7 @@ class Settings:
             not known here waits for a consumer that knows it.
         rate_limit: (n, seconds): this consumer starts at most n jobs in any so many seconds; None for no limit.
         metrics: minutes for which the numbers of ended jobs are kept, 0 for none; as the app says when None.
+        http: `HOST:PORT` where health and metrics are served; None: nowhere.
         name: of the worker, shown with the jobs it took.
 
     Source: design T4, §5, §10
@@ -72,6 +73,7 @@ class Settings:
     unknown_task_ttl: float = 24 * 3600.0
     rate_limit: tuple[int, float] | None = None
     metrics: int | None = None
+    http: str | None = None
     name: str = field(default_factory=_worker_name)
 
     def __post_init__(self) -> None:

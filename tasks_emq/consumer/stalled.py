@@ -7,6 +7,7 @@ import logging
 import random
 from typing import TYPE_CHECKING
 
+from tasks_emq.consumer.pulse import Tally
 from tasks_emq.consumer.settings import Settings
 from tasks_emq.core import runs
 from tasks_emq.core.keys import QueueKeys, user_id
@@ -23,8 +24,8 @@ log = logging.getLogger("tasks_emq.consumer")
 _STEPS = 1000
 
 
-async def watch_for_stalled(app: App, keys: QueueKeys, settings: Settings) -> None:
-    """Run a pass at once and then at every interval, until cancelled.
+async def watch_for_stalled(app: App, keys: QueueKeys, settings: Settings, tally: Tally) -> None:
+    """Run a pass at once and then at every interval, until cancelled; counts what it recovers.
 
     Any number of consumers may do this: a key lets one pass through per interval.
     """
@@ -34,7 +35,7 @@ async def watch_for_stalled(app: App, keys: QueueKeys, settings: Settings) -> No
     try:
         while True:
             try:
-                held_back_s = await _one_pass(client, keys, settings, retention)
+                held_back_s = await _one_pass(client, keys, settings, retention, tally)
                 said = False
             except BrokerError as error:
                 log.log(logging.DEBUG if said else logging.WARNING, "stalled pass of %s: %s", keys.queue, error)
@@ -48,7 +49,9 @@ async def watch_for_stalled(app: App, keys: QueueKeys, settings: Settings) -> No
         await client.close()
 
 
-async def _one_pass(client: AsyncClient, keys: QueueKeys, settings: Settings, retention: runs.Retention) -> float:
+async def _one_pass(
+    client: AsyncClient, keys: QueueKeys, settings: Settings, retention: runs.Retention, tally: Tally
+) -> float:
     """Run one pass; answers the seconds for which another consumer's holds it back, or 0."""
     cursor = 0
     for _ in range(_STEPS):
@@ -61,6 +64,7 @@ async def _one_pass(client: AsyncClient, keys: QueueKeys, settings: Settings, re
                 retention=retention,
             )
         )
+        tally.recovered += len(found.recovered)
         for wire in found.recovered:
             log.warning("job %s of %s had lost its consumer and is back in the queue", user_id(wire), keys.queue)
         for wire in found.dropped:
