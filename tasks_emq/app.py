@@ -104,6 +104,7 @@ class TaskMaker:
         cron: str | None = None,
         every: float | timedelta | None = None,
         timezone: str = "UTC",
+        isolate: bool = False,
         max_payload: int = MAX_PAYLOAD,
     ) -> TaskDecorator: ...
 
@@ -120,6 +121,8 @@ class TaskMaker:
                 JobOptions.
             cron, every, timezone: as for Queue.schedule; consumers keep this schedule, under the task's name, and
                 call the function without arguments.
+            isolate: each run has a process of its own: it is killed at its timeout or when it is cancelled, and a
+                crash costs one job one run. The function must be importable.
             max_payload: bytes of packed arguments, and of a result.
 
         Raises:
@@ -144,6 +147,9 @@ def _make(app: App, function: Callable[..., Any], options: Mapping[str, Any]) ->
     )
     timeout = rest.pop("timeout", None)
     max_payload = whole("max_payload", rest.pop("max_payload", MAX_PAYLOAD), 1, 512 * 1024 * 1024)
+    isolate = rest.pop("isolate", False)
+    if not isinstance(isolate, bool):
+        raise ConfigError(f"isolate={isolate!r}: True or False")
     timing = Timing.taken_from(rest)
     rest["queue"] = rest.get("queue") or app.default_queue
     made: Task[..., Any]
@@ -156,6 +162,7 @@ def _make(app: App, function: Callable[..., Any], options: Mapping[str, Any]) ->
         policy=policy,
         timeout=None if timeout is None else seconds("timeout", timeout),
         max_payload=max_payload,
+        isolate=isolate,
     )
     made.timing = timing
     declared(made)

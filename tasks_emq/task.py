@@ -47,6 +47,7 @@ class Task(Generic[P, R]):
         app: where it is registered. function: what runs. name: under which consumers know it.
         options: how its jobs are added. policy: what is retried, and after how long.
         timeout: seconds of one run, or None. max_payload: bytes of packed arguments, and of a result.
+        isolate: whether each run has a process of its own, which can be killed.
     """
 
     #: When its `cron=` or `every=` says that it runs.
@@ -62,6 +63,7 @@ class Task(Generic[P, R]):
         policy: RetryPolicy,
         timeout: float | None,
         max_payload: int,
+        isolate: bool = False,
     ) -> None:
         if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
             raise ConfigError(f"task {name!r} is a generator: a task returns one value; collect it into a list")
@@ -73,6 +75,7 @@ class Task(Generic[P, R]):
         self.policy = policy
         self.timeout = timeout
         self.max_payload = max_payload
+        self.isolate = isolate
         self.is_coroutine = inspect.iscoroutinefunction(function)
         self.binder = Binder.of(function)
         self._attempts = options.attempts

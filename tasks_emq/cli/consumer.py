@@ -2,75 +2,25 @@
 
 from __future__ import annotations
 
-import importlib
-import json
 import logging
 import os
 import sys
-import time
-from collections.abc import Sequence
-from types import ModuleType
+from dataclasses import asdict, replace
 from typing import Any
 
 import click
 
-from tasks_emq.app import App, default_app
 from tasks_emq.consumer.consumer import Consumer
 from tasks_emq.consumer.http import read_address
-from tasks_emq.consumer.settings import QueueShare
-from tasks_emq.errors import ConfigError, EmqError
+from tasks_emq.consumer.logs import set_up_logging
+from tasks_emq.consumer.settings import QueueShare, Settings
+from tasks_emq.consumer.supervisor import Supervisor
+from tasks_emq.consumer.targets import Recipe, find_app
+from tasks_emq.errors import BrokerError, ConfigError, EmqError
 from tasks_emq.io.connect import Server
 from tasks_emq.version import __version__
 
 log = logging.getLogger("tasks_emq.consumer")
-
-
-class JsonLines(logging.Formatter):
-    """One JSON object a line."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        told = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        if record.exc_info:
-            told["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(told)
-
-
-def set_up_logging(level: str, form: str) -> None:
-    """Log to standard error, as text or as JSON lines."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(
-        JsonLines() if form == "json" else logging.Formatter("%(asctime)s %(levelname)-7s %(message)s")
-    )
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-
-
-def find_app(targets: Sequence[str]) -> App:
-    """Import the modules and find the one app that they mean.
-
-    Args:
-        targets: `package.module` or `package.module:attribute` each.
-
-    Raises:
-        ConfigError: a module or attribute does not exist, or two different apps are meant.
-    """
-    if "" not in sys.path and os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    found: dict[int, App] = {}
-    for target in targets:
-        name, _, attribute = target.partition(":")
-        module = _import(name)
-        for app in _named(module, attribute) if attribute else _only(module):
-            found[id(app)] = app
-    if len(found) > 1:
-        raise ConfigError(
-            f"{' '.join(targets)}: these are {len(found)} different apps; one consumer serves one app"
-        )
-    return next(iter(found.values()), None) or default_app()
 
 
 def _rate(text: str) -> tuple[int, float]:
@@ -86,28 +36,20 @@ def _rate(text: str) -> tuple[int, float]:
         raise ConfigError(f"rate limit {text!r}: starts and seconds, e.g. 10/1") from None
 
 
-def _import(name: str) -> ModuleType:
+_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
+
+
+def _bytes(text: str) -> int:
+    """Read a number of bytes, e.g. `512M`.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    number, unit = (text[:-1], text[-1].upper()) if text[-1:].isalpha() else (text, "")
     try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name and (name == error.name or name.startswith(f"{error.name}.")):
-            raise ConfigError(f"no module {name!r} in {os.getcwd()} or on the path") from None
-        raise
-
-
-def _named(module: ModuleType, attribute: str) -> list[App]:
-    value = getattr(module, attribute, None)
-    if not isinstance(value, App):
-        what = "has no attribute" if value is None else "is no App:"
-        raise ConfigError(f"{module.__name__} {what} {attribute!r}")
-    return [value]
-
-
-def _only(module: ModuleType) -> list[App]:
-    apps = {id(value): value for value in vars(module).values() if isinstance(value, App)}
-    if len(apps) > 1:
-        raise ConfigError(f"{module.__name__} holds {len(apps)} apps; say which: {module.__name__}:NAME")
-    return list(apps.values())
+        return round(float(number) * (_UNITS[unit] if unit else 1))
+    except (ValueError, KeyError):
+        raise ConfigError(f"max memory {text!r}: a number of bytes, or with K, M or G, e.g. 512M") from None
 
 
 @click.command(context_settings={"auto_envvar_prefix": "EMQ", "show_default": True})
@@ -118,6 +60,19 @@ def _only(module: ModuleType) -> list[App]:
                    "Default: every queue that the tasks name, at equal weight.")  # fmt: skip
 @click.option("-c", "--concurrency", type=click.IntRange(1, 10_000), default=100, help="Jobs in flight.")
 @click.option("--threads", type=click.IntRange(1, 10_000), help="Of them plain functions. [default: 32 at most]")
+@click.option("-p", "--processes", type=click.IntRange(0, 1000), default=0,
+              help="Consumers in processes of their own, each with this concurrency, under a supervisor that "
+                   "replaces the dead; 0: one, in this process.")  # fmt: skip
+@click.option("--max-jobs", type=click.IntRange(1),
+              help="With -p: replace a process after so many jobs. [default: no limit]")  # fmt: skip
+@click.option("--max-memory", metavar="BYTES",
+              help="With -p: replace a process that uses more, e.g. 512M. An isolated run that does is ended. "
+                   "[default: no limit]")  # fmt: skip
+@click.option(
+    "--isolated",
+    type=click.IntRange(1, 1000),
+    help="Isolated runs at once, each in a process of its own. [default: one for each CPU, 2 at least]",
+)
 @click.option(
     "--url", help="Server, e.g. redis://host:6379/0. Default: EMQ_URL, then REDIS_URL, then the app's own."
 )
@@ -143,6 +98,10 @@ def main(
     queues: tuple[str, ...],
     concurrency: int,
     threads: int | None,
+    processes: int,
+    max_jobs: int | None,
+    max_memory: str | None,
+    isolated: int | None,
     url: str | None,
     grace: float,
     burst: bool,
@@ -163,24 +122,36 @@ def main(
 
     SIGTERM and SIGINT stop in order: running jobs get --grace seconds, the rest goes back to the queue, with no
     attempt counted. A second signal skips the wait.
+
+    With -p nothing of MODULE is in this process: it starts the consumers, keeps the locks of their jobs, replaces
+    those that die, and gives their jobs back at once.
     """
     set_up_logging(log_level, log_format)
     try:
         for queue in queues:
             QueueShare.parse(queue)
-        app = find_app(targets)
-        if url:
-            app.use(Server.of(url))
         options: dict[str, Any] = {"name": name} if name else {}
         if http:
             read_address(http)
             options["http"] = http
         if rate_limit:
             options["rate_limit"] = _rate(rate_limit)
-        consumer = Consumer(
-            app, queues or None, concurrency=concurrency, threads=threads, grace=grace, burst=burst, lock=lock,
-            stalled_interval=stalled_interval, max_stalled=max_stalled, **options,
+        if max_memory:
+            options["max_memory"] = _bytes(max_memory)
+        settings = Settings(
+            concurrency=concurrency, threads=threads, grace=grace, burst=burst, lock=lock, processes=processes,
+            stalled_interval=stalled_interval, max_stalled=max_stalled, max_jobs=max_jobs, isolated=isolated,
+            **options,
         )  # fmt: skip
+        recipe = Recipe(targets, url=url, log_level=log_level, log_format=log_format)
+        if processes and not check:
+            _supervise(Supervisor(recipe, queues or None, settings))
+            return
+        app = find_app(targets)
+        if url:
+            app.use(Server.of(url))
+        consumer = Consumer(app, queues or None, **asdict(settings))
+        consumer.recipe = replace(recipe, url=None if url is None else app.server.url)
     except ConfigError as error:
         raise click.UsageError(str(error)) from None
     try:
@@ -196,6 +167,15 @@ def main(
         # Their jobs are handed back; only the process can end these threads.
         logging.shutdown()
         os._exit(0)
+
+
+def _supervise(supervisor: Supervisor) -> None:
+    """Run the consumers of this command in processes of their own; no task and no module of the user is here."""
+    try:
+        supervisor.run()
+    except BrokerError as error:
+        click.echo(f"emq-consumer: {error}", err=True)
+        sys.exit(1)
 
 
 if __name__ == "__main__":

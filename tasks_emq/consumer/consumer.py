@@ -6,23 +6,30 @@ import asyncio
 import logging
 import os
 import random
+import socket
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from tasks_emq.consumer.cells import Cells
 from tasks_emq.consumer.checks import check_server
 from tasks_emq.consumer.fetch import Lane
 from tasks_emq.consumer.http import Face
-from tasks_emq.consumer.locks import LockThread
+from tasks_emq.consumer.locks import LockThread, Renewer, watch_renewals
 from tasks_emq.consumer.pace import Pace
 from tasks_emq.consumer.pool import Pool
 from tasks_emq.consumer.pulse import Pulse
+from tasks_emq.consumer.reports import Link, Reporter
 from tasks_emq.consumer.schedules import declare_schedules
 from tasks_emq.consumer.settings import QueueShare, Settings
 from tasks_emq.consumer.shutdown import on_signals, wind_down
 from tasks_emq.consumer.slots import Slots
 from tasks_emq.consumer.stalled import watch_for_stalled
+from tasks_emq.consumer.supervisor import Supervisor
+from tasks_emq.consumer.targets import Recipe, recipe_of
 from tasks_emq.errors import BrokerError, ConfigError
 from tasks_emq.io.aio import AsyncClient
 from tasks_emq.io.exchange import Patience
@@ -34,6 +41,29 @@ log = logging.getLogger("tasks_emq.consumer")
 
 #: A burst ends when nothing was found for so long: long enough for a retry at once to come round.
 _BURST_IDLE_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """How a consumer is.
+
+    Args:
+        fetching: it takes jobs: it has started, does not stop, and its locks are renewed.
+        renewing: what renews the locks is there and works.
+        renewed_s: seconds since it last did. trouble: queues that cannot be asked at the moment, and why.
+        stuck: runs that are over their timeout and cannot be ended.
+    """
+
+    fetching: bool = False
+    renewing: bool = False
+    renewed_s: float = 0.0
+    trouble: tuple[str, ...] = ()
+    stuck: int = 0
+
+    @property
+    def ok(self) -> bool:
+        """Whether all is well."""
+        return self.fetching and self.renewing and not self.trouble and not self.stuck
 
 
 class Consumer:
@@ -70,6 +100,31 @@ class Consumer:
         self.face: Face | None = None
         #: How many runs could not be ended at the stop: only the end of the process can.
         self.stuck_threads = 0
+        #: How other processes get this app; found out at the start when None.
+        self.recipe: Recipe | None = None
+        #: The socket to the supervisor that this one is under, if any.
+        self.supervised: socket.socket | None = None
+        self._lanes: Sequence[Lane] = ()
+        self._renewer: Renewer | None = None
+        self._retiring: asyncio.Event | None = None
+        self._supervisor: Supervisor | None = None
+
+    @property
+    def health(self) -> Health:
+        """How it is now; may be asked from any thread."""
+        renewer, lanes = self._renewer, self._lanes
+        if renewer is None or not lanes:
+            return Health()
+        age = monotonic() - renewer.renewed_at
+        renewing = renewer.is_alive() and age <= self.settings.lock * 2 / 3
+        stuck = sum(run.timed_out and not run.ended for lane in lanes for run in list(lane.running.values()))
+        return Health(
+            fetching=renewing and all(lane.fetching for lane in lanes),
+            renewing=renewing,
+            renewed_s=age,
+            trouble=tuple(f"{lane.keys.queue}: {lane.trouble}" for lane in lanes if lane.trouble),
+            stuck=stuck,
+        )
 
     def run(self) -> None:
         """Consume until stopped, on an event loop of its own; on uvloop's where that is installed.
@@ -77,12 +132,28 @@ class Consumer:
         Raises:
             ConfigError: the server cannot be used safely; says what to change.
         """
+        if self.settings.processes and self.supervised is None:
+            self._supervise()
+            return
         runner = asyncio.Runner(loop_factory=_loop_factory())
         try:
             runner.run(self.arun())
         finally:
             if self._can_close:
                 runner.close()
+
+    def _supervise(self) -> None:
+        recipe = self.recipe or recipe_of(self.app)
+        if recipe is None:
+            raise ConfigError(
+                "processes: other processes must import the app; move it and its tasks into a module"
+            )
+        queues = [share.name if share.weight is None else f"{share.name}:{share.weight}" for share in self.shares]
+        with self._lock:
+            self._supervisor = Supervisor(recipe, queues, self.settings)
+            if self._stopped_early:
+                self._supervisor.stop()
+        self._supervisor.run()
 
     def check(self) -> None:
         """Check the server as at a start, once.
@@ -106,7 +177,9 @@ class Consumer:
         May be called from any thread. Before the start it makes the start end at once.
         """
         with self._lock, suppress(RuntimeError):  # the loop may be closed: it has ended by itself
-            if self._loop is None:
+            if self._supervisor:
+                self._supervisor.stop()
+            elif self._loop is None:
                 self._stopped_early = True
             else:
                 self._loop.call_soon_threadsafe(self._stop)
@@ -118,12 +191,15 @@ class Consumer:
 
     async def arun(self) -> None:
         """`run`, awaited."""
-        self._stopping, self._hurry = asyncio.Event(), asyncio.Event()
+        stopping, hurry = self._stopping, self._hurry = asyncio.Event(), asyncio.Event()
+        self._retiring = asyncio.Event()
+        link = Link(self.supervised, stopping.set, hurry.set) if self.supervised else None
         with self._lock:
             self._loop = asyncio.get_running_loop()
             if self._stopped_early:
                 self._stopping.set()
-        put_back = on_signals(self._stop)
+        # Under a supervisor a signal may come twice, from it and from the service manager: it says when to hurry.
+        put_back = on_signals(stopping.set if link else self._stop)
         beating = asyncio.create_task(self.pulse.beat())
         self.pulse.stopping = False
         try:
@@ -131,7 +207,7 @@ class Consumer:
                 self.face = Face(self.settings.http, self.pulse, self.app)
             if await self._until_ready(self._stopping):
                 await declare_schedules(self.app, [share.name for share in self.shares], self._stopping)
-                await self._consume(self._stopping, self._hurry)
+                await self._consume(self._stopping, self._hurry, link)
         finally:
             put_back()
             self._stopped_early = False
@@ -162,30 +238,41 @@ class Consumer:
         finally:
             await client.close()
 
-    async def _consume(self, stopping: asyncio.Event, hurry: asyncio.Event) -> None:
+    async def _consume(self, stopping: asyncio.Event, hurry: asyncio.Event, link: Link | None) -> None:
         settings = self.settings
+        cells = Cells(self.recipe or recipe_of(self.app), settings)
         pool = Pool(settings.thread_count)
         served = {share.name for share in self.shares}
-        plain = any(not t.is_coroutine for t in self.app.registry if t.job_options.queue in served)
+        tasks = [task for task in self.app.registry if task.job_options.queue in served]
+        isolated = {task.name for task in tasks if task.isolate and cells.can_run(task)}
+        plain = any(not task.is_coroutine and task.name not in isolated for task in tasks)
         pace = Pace(*settings.rate_limit) if settings.rate_limit else None
-        slots = Slots(settings.concurrency, settings.thread_count if plain else None, pace)
+        slots = Slots(settings.concurrency, settings.thread_count if plain else None, pace,
+                      settings.isolated_count if isolated else None)  # fmt: skip
         lanes: list[Lane] = []
         woken = _wake_all(lanes)
         token = f"{os.urandom(8).hex()}:"
         for number, share in enumerate(self.shares):
             lanes.append(
                 Lane(
-                    self.app, share, settings, slots, pool,
+                    self.app, share, settings, slots, pool, cells,
                     token_prefix=f"{token}{number}." if number else token, woken=woken,
                 )
             )  # fmt: skip
-        renewer = LockThread(self.app, lanes, settings)
+        renewer: Renewer = (
+            Reporter(link, self.app, lanes, settings, owner=token, retire=self._retire)
+            if link
+            else LockThread(self.app, lanes, settings)
+        )
         renewer.start()
+        self._lanes, self._renewer = lanes, renewer
         self.pulse.lanes, self.pulse.renewer = lanes, renewer
         drives = [asyncio.create_task(lane.drive(), name=f"drive {lane.keys.queue}") for lane in lanes]
         side = [asyncio.create_task(lane.parking.run(), name=f"park {lane.keys.queue}") for lane in lanes]
+        renewals = asyncio.create_task(watch_renewals(renewer, lanes, settings), name="renewing locks")
         side += [
-            asyncio.create_task(watch_for_stalled(self.app, lane.keys, settings, lane.tally)) for lane in lanes
+            renewals,
+            *(asyncio.create_task(watch_for_stalled(self.app, lane.keys, settings, lane.tally)) for lane in lanes),
         ]
         names = ", ".join(share.name for share in self.shares)
         log.info("%s: ready, serving %s with %d slots", settings.name, names, settings.concurrency)
@@ -193,6 +280,8 @@ class Consumer:
             await self._wait(stopping, lanes, [*drives, *side])
         finally:
             self.pulse.stopping = True
+            if renewals.done():
+                hurry.set()  # the locks are ours for a moment only: what runs goes back while they are
             for task in side:
                 task.cancel()
             await asyncio.gather(*side, return_exceptions=True)
@@ -202,24 +291,44 @@ class Consumer:
             self._can_close = not any(run.handle for run in stuck)
             renewer.stop()
             pool.close()
+            cells.close()
             await asyncio.gather(*(lane.disconnect() for lane in lanes), return_exceptions=True)
             log.info("%s: stopped", settings.name)
 
     async def _wait(self, stopping: asyncio.Event, lanes: list[Lane], tasks: list[asyncio.Task[None]]) -> None:
         """Until a stop is asked for, a burst is done, or a part died: half a consumer must not live on."""
         stop = asyncio.ensure_future(stopping.wait())
+        retire = asyncio.ensure_future(self._retiring.wait() if self._retiring else stopping.wait())
         try:
             while not stopping.is_set():
                 timeout = _BURST_IDLE_S if self.settings.burst else None
-                done, _ = await asyncio.wait([stop, *tasks], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+                done, _ = await asyncio.wait(
+                    [stop, retire, *tasks], timeout=timeout, return_when=asyncio.FIRST_COMPLETED
+                )
                 for task in done:
-                    if task is not stop:
+                    if task in tasks:
                         task.result()
                         raise RuntimeError(f"{task.get_name()} has ended by itself")
+                if self._retiring and self._retiring.is_set():
+                    await _until_ended(lanes, stop)
+                    return
                 if self.settings.burst and all(lane.is_done(_BURST_IDLE_S) for lane in lanes):
                     return
         finally:
             stop.cancel()
+            retire.cancel()
+
+    def _retire(self) -> None:
+        """Take no more jobs, and end when those that run have, however long they take."""
+        if self._retiring:
+            self._retiring.set()
+
+
+async def _until_ended(lanes: list[Lane], stop: asyncio.Future[Any]) -> None:
+    for lane in lanes:
+        lane.stop_fetching()
+    while not stop.done() and not all(lane.settled for lane in lanes):
+        await asyncio.wait([stop], timeout=0.05)
 
 
 def _wake_all(lanes: list[Lane]) -> Callable[[], None]:

@@ -6,10 +6,11 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
+from tasks_emq.consumer.cells import Cells
 from tasks_emq.consumer.finish import Pending, once_more, plan, written
 from tasks_emq.consumer.inputs import aside, failed_by, needs_inputs, read_children, take_inputs
 from tasks_emq.consumer.outcome import Abandon, AwaitChildren, HandBack, Outcome, Running
@@ -48,6 +49,7 @@ class Lane:
 
     Args:
         app, share, settings: what and how. slots: shared with the other lanes. pool: threads.
+        cells: processes for single runs.
         token_prefix: of this consumer alone. woken: called when slots changed, so that other lanes can claim.
     """
 
@@ -58,6 +60,7 @@ class Lane:
         settings: Settings,
         slots: Slots,
         pool: Pool,
+        cells: Cells,
         *,
         token_prefix: str,
         woken: Callable[[], None],
@@ -70,7 +73,11 @@ class Lane:
         self._settings = settings
         self._retention = app.retention(share.name)
         self._metrics = (app.metrics if settings.metrics is None else settings.metrics) or None
-        self._runner = Runner(app, share.name, settings)
+        self._runner = Runner(app, share.name, settings, cells.can_run)
+        self._cells = cells
+        #: Called with each job that is ours now, before it starts; and whether none may be taken for the moment.
+        self.took: Callable[[Sequence[TakenJob]], None] | None = None
+        self.holding = False
         self._slots = slots
         self._claimant = slots.join(share)
         self._pool = pool
@@ -137,7 +144,7 @@ class Lane:
 
     def _take(self) -> Take | None:
         """Claim slots for a fetch: when the queue may have work, and along with every end."""
-        if not self.fetching or not (self._claimant.hungry or self._pending) or self._limited:
+        if not self.fetching or self.holding or not (self._claimant.hungry or self._pending) or self._limited:
             return None
         count = self._slots.claim(self._claimant, FINISH_BATCH)
         if not count:
@@ -149,7 +156,7 @@ class Lane:
         return Take(token, count, self._settings.lock_ms, self._settings.name)
 
     async def _write(self, batch: list[Pending], take: Take | None) -> None:
-        commit = plan(self.keys, batch, take, self._retention, self._metrics)
+        commit = plan(self.keys, batch, take, self._retention, self._metrics, self._settings.max_stalled)
         answers = await self._client.run_each(commit.calls)
         fetched: Fetched | None = None
         lost: list[Pending] = []
@@ -223,6 +230,8 @@ class Lane:
         elif missing and not fetched.dropped:
             self._rest(fetched)
         self._slots.started(len(fetched.jobs))
+        if self.took and fetched.jobs:
+            self.took(fetched.jobs)
         # Jobs of a fetch that was under way when the stop came go back to the head, the last one first.
         for taken in fetched.jobs if self.fetching else reversed(fetched.jobs):
             self._start(taken, fetched.now_ms)
@@ -238,9 +247,10 @@ class Lane:
         run, outcome = self._runner.prepare(taken, now_ms)
         self.running[taken.id, taken.ats] = run
         if not self.fetching:
-            run.in_thread, outcome = False, run.hand_back()
+            run.in_thread = run.isolated = False
+            outcome = run.hand_back()
         iteration = b"rjk" in taken.fields and self.fetching
-        if iteration or (outcome is None and run.opts and needs_inputs(run)):
+        if iteration or (outcome is None and not run.isolated and run.opts and needs_inputs(run)):
             run.handle = self._loop.create_task(self._start_later(run, outcome, now_ms if iteration else None))
         else:
             self._launch(run, outcome)
@@ -249,7 +259,7 @@ class Lane:
         try:
             if produce_ms is not None:
                 await self._iterations.produce(run, produce_ms)
-            if outcome is None and needs_inputs(run):
+            if outcome is None and not run.isolated and needs_inputs(run):
                 outcome = await take_inputs(self._client, self.keys, self._runner, run)
         except BaseException as error:
             outcome = self._runner.raised(run, error)
@@ -260,15 +270,20 @@ class Lane:
         if outcome is not None or not run.in_thread:
             run.in_thread = False
             self._slots.thread_not_needed()
+        if outcome is not None or not run.isolated:
+            run.isolated = False
+            self._slots.child_not_needed()
         if outcome is not None:
             self._done(run, outcome)
+        elif run.isolated:
+            run.handle = self._loop.create_task(self._cells.run(self._runner, run, self._done))
         elif run.in_thread:
             self._pool.submit(self._runner.run_function, self._runner.raised, run, self._done)
         else:
             run.handle = self._loop.create_task(self._runner.run_coroutine(run, self._done))
 
     def _done(self, run: Running, outcome: Outcome) -> None:
-        self._slots.run_ended(in_thread=run.in_thread)
+        self._slots.run_ended(in_thread=run.in_thread, in_child=run.isolated)
         run.handle = None
         self.tally.ran(run)
         if not isinstance(outcome, Abandon):
@@ -305,6 +320,8 @@ class Lane:
             log.info("job %s was taken by a fetch whose reply was lost", taken.id)
             self._slots.claim_one()
             self._slots.started(1)
+            if self.took:
+                self.took([taken])
             self._start(taken, number(taken.fields, b"processedOn"))
 
     def stop_fetching(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tasks_emq.consumer.outcome import AwaitChildren, HandBack, Outcome, Running
+from tasks_emq.consumer.outcome import AwaitChildren, Crashed, HandBack, Outcome, Running
 from tasks_emq.core import runs
 from tasks_emq.core.calls import Call
 from tasks_emq.core.keys import QueueKeys
@@ -42,7 +42,12 @@ class Written:
 
 
 def plan(
-    keys: QueueKeys, pending: Sequence[Pending], take: Take | None, retention: Retention, metrics: int | None
+    keys: QueueKeys,
+    pending: Sequence[Pending],
+    take: Take | None,
+    retention: Retention,
+    metrics: int | None,
+    max_stalled: int,
 ) -> Commit:
     """Turn outcomes into calls, the fetch in the last of them.
 
@@ -54,6 +59,12 @@ def plan(
     for item in pending:
         if isinstance(item.outcome, Ended) and not item.outcome.follow:
             ends.append(item)
+        elif isinstance(item.outcome, Crashed):
+            lost = item.outcome
+            made.append(
+                runs.lose_job(keys, lost.id, lost.token, lost.ats, max_stalled=max_stalled, reason=lost.reason)
+            )
+            carried.append([item])
         else:
             made.append(_single(keys, item.outcome, retention, metrics))
             carried.append([item])

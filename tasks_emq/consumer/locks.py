@@ -30,13 +30,39 @@ _LOOK_EVERY_S = 1.0
 
 
 class Renewer(Protocol):
-    """What keeps the locks of running jobs."""
+    """What keeps the locks of running jobs: a thread, or the supervisor's process, which no task can starve."""
+
+    #: Monotonic seconds of the last time when it did its work.
+    renewed_at: float
 
     def start(self) -> None:
         """Begin to renew."""
 
     def stop(self) -> None:
         """Renew no more."""
+
+    def is_alive(self) -> bool:
+        """Whether it is still there."""
+
+
+async def watch_renewals(renewer: Renewer, lanes: Sequence[Lane], settings: Settings) -> None:
+    """Take no jobs while locks are not renewed, and go on when they are again.
+
+    Raises:
+        RuntimeError: the renewer is gone: what runs loses its locks, and half a consumer must not live on.
+
+    Source: reliability F16, rule 15
+    """
+    every = min(settings.lock / 6, _LOOK_EVERY_S)
+    while True:
+        await asyncio.sleep(every)
+        if not renewer.is_alive():
+            raise RuntimeError("what renews the locks has died")
+        late = monotonic() - renewer.renewed_at > settings.lock * 2 / 3
+        for lane in lanes:
+            if lane.holding != late:
+                lane.holding = late
+                lane.feed()
 
 
 class LockThread(threading.Thread):

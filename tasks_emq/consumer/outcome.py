@@ -49,7 +49,17 @@ class AwaitChildren:
     added: bool = False
 
 
-Outcome: TypeAlias = Ended | PutOff | HandBack | AwaitChildren | Abandon
+@dataclass(frozen=True, slots=True)
+class Crashed:
+    """The process of the run has died: back to the head, charged one lost owner."""
+
+    id: str
+    token: str
+    ats: int
+    reason: str
+
+
+Outcome: TypeAlias = Ended | PutOff | HandBack | AwaitChildren | Abandon | Crashed
 
 
 @dataclass(slots=True, eq=False)
@@ -60,7 +70,8 @@ class Running:
         taken: as it was fetched. attempts: total tries. attempt: this one, from 1. context: the task's view.
         started: monotonic seconds of the fetch. fetched_ms: the same by the server's clock.
         renewed: monotonic seconds of the last renewal.
-        handle: the asyncio task of a coroutine; None for a thread. timer: ends a thread's run at its timeout.
+        isolated: it runs in a process of its own. timer: ends a thread's run at its timeout.
+        handle: the asyncio task of a coroutine, or of what watches that process; None for a thread.
         ended: its outcome is known.
         stopping: the consumer stops and will hand it back. cancelling: its job is to be cancelled.
     """
@@ -78,6 +89,7 @@ class Running:
     args: list[Any] = field(default_factory=list)
     kwargs: dict[str, Any] = field(default_factory=dict)
     in_thread: bool = False
+    isolated: bool = False
     timed_out: bool = False
     ended: bool = False
     stopping: bool = False

@@ -36,6 +36,7 @@ from tasks_emq.errors import (
 
 if TYPE_CHECKING:
     from tasks_emq.app import App
+    from tasks_emq.task import Task
 
 log = logging.getLogger("tasks_emq.consumer")
 
@@ -53,10 +54,14 @@ class Runner:
 
     Args:
         app: whose tasks. queue: name. settings: of the consumer.
+        isolates: whether a task can have a process of its own; None inside such a process.
     """
 
-    def __init__(self, app: App, queue: str, settings: Settings) -> None:
+    def __init__(
+        self, app: App, queue: str, settings: Settings, isolates: Callable[[Task[..., Any]], bool] | None = None
+    ) -> None:
         self._app = app
+        self._isolates = isolates
         self._queue = queue
         self._settings = settings
         self._codec = app.codec(queue)
@@ -92,6 +97,9 @@ class Runner:
             fetched_ms=now_ms,
             renewed=now,
         )
+        if task and self._isolates and (task.isolate or number(fields, b"stc")):
+            # When a process with many jobs dies nobody knows which did it: who was there is alone from then on.
+            run.isolated = self._isolates(task)
         refusal = self._refusal(run, name, now_ms)
         if isinstance(refusal, Ended):
             log.warning("job %s fails without a run: %s", run.context.id, refusal.value)
@@ -109,6 +117,8 @@ class Runner:
             return run.failed(JobFailed(reason), code)
         if run.task is None and name != RELAY:
             return self._unknown_task(run, name, now_ms)
+        if run.isolated:
+            return None  # unpacked there: even that may be what kills
         try:
             args, kwargs = run.codec.unpack_call(fields.get(run.codec.payload_field.encode()))
         except PayloadError as error:
@@ -160,7 +170,7 @@ class Runner:
             outcome = self.returned(run, value)
         except BaseException as error:
             if limit is not None and isinstance(error, TimeoutError) and clock.expired():
-                error = _timeout(limit, error)
+                error = timeout_error(limit, error)
             outcome = self.raised(run, error)
         done(run, outcome)
 
@@ -173,7 +183,7 @@ class Runner:
             return self.returned(run, value)
         except BaseException as error:
             if isinstance(error, TaskTimeout) and run.timed_out and run.task.timeout is not None:
-                error = _timeout(run.task.timeout, error)
+                error = timeout_error(run.task.timeout, error)
             return self.raised(run, error)
 
     def returned(self, run: Running, value: object) -> Outcome:
@@ -253,7 +263,7 @@ class Runner:
         return decision.delay_s
 
 
-def _timeout(limit: float, ended_by: BaseException) -> TaskTimeout:
+def timeout_error(limit: float, ended_by: BaseException | None = None) -> TaskTimeout:
     """The error to store, with the trace of where the run was."""
-    where = (ended_by.__cause__ or ended_by).__traceback__
+    where = (ended_by.__cause__ or ended_by).__traceback__ if ended_by else None
     return TaskTimeout(f"the run took longer than its timeout of {limit:g} s").with_traceback(where)

@@ -58,6 +58,10 @@ class Settings:
         metrics: minutes for which the numbers of ended jobs are kept, 0 for none; as the app says when None.
         http: `HOST:PORT` where health and metrics are served; None: nowhere.
         name: of the worker, shown with the jobs it took.
+        processes: so many consumers under a supervisor, each with this concurrency; 0: none but this process.
+        max_jobs: one of them is replaced after so many jobs. max_memory: bytes of memory above which one of them
+            is replaced, and a run in a process of its own is ended; None for no limit.
+        isolated: runs in processes of their own at once; one for each CPU, and 2 at least, when None.
 
     Source: design T4, §5, §10
     """
@@ -75,6 +79,10 @@ class Settings:
     metrics: int | None = None
     http: str | None = None
     name: str = field(default_factory=_worker_name)
+    processes: int = 0
+    max_jobs: int | None = None
+    max_memory: int | None = None
+    isolated: int | None = None
 
     def __post_init__(self) -> None:
         whole("concurrency", self.concurrency, 1, 10_000)
@@ -90,6 +98,12 @@ class Settings:
             whole("rate_limit starts", self.rate_limit[0], 1, 1_000_000)
             if seconds("rate_limit seconds", self.rate_limit[1]) < 0.001:
                 raise ConfigError(f"rate_limit={self.rate_limit!r}: at least 0.001 seconds")
+        whole("processes", self.processes, 0, 1000)
+        for name, low in (("max_jobs", 1), ("max_memory", 1024 * 1024), ("isolated", 1)):
+            if getattr(self, name) is not None:
+                whole(name, getattr(self, name), low, 2**53)
+        if self.max_jobs is not None and not self.processes:
+            raise ConfigError("max_jobs: only a process under a supervisor can be replaced; give processes, too")
         whole("max_stalled", self.max_stalled, 0, 1_000_000)
         for name in ("lock", "stalled_interval", "grace", "park", "unknown_task_ttl"):
             seconds(name, getattr(self, name))
@@ -102,6 +116,11 @@ class Settings:
     def thread_count(self) -> int:
         """How many plain functions may run at once."""
         return min(MAX_THREADS, self.concurrency) if self.threads is None else self.threads
+
+    @property
+    def isolated_count(self) -> int:
+        """How many runs may have processes of their own at once."""
+        return max(2, os.cpu_count() or 1) if self.isolated is None else self.isolated
 
     @property
     def lock_ms(self) -> int:

@@ -32,12 +32,16 @@ class Slots:
         total: jobs in flight at the most. threads: plain functions at the most, or None where all tasks are
             coroutines. With threads a claim never exceeds the idle ones: any fetched job may need one, and a job
             that waits here for a thread would be prefetched. pace: the consumer's own rate limit, or None.
+        children: runs in processes of their own at the most, counted like threads; None where no task has one.
     """
 
-    def __init__(self, total: int, threads: int | None, pace: Pace | None = None) -> None:
+    def __init__(
+        self, total: int, threads: int | None, pace: Pace | None = None, children: int | None = None
+    ) -> None:
         self.free = total
         self._pace = pace
         self._idle_threads = threads
+        self._idle_children = children
         self._claimants: list[_Claimant] = []
 
     def join(self, share: QueueShare) -> _Claimant:
@@ -50,6 +54,8 @@ class Slots:
     def available(self) -> int:
         """How many jobs could be started now."""
         free = self.free if self._idle_threads is None else min(self.free, self._idle_threads)
+        if self._idle_children is not None:
+            free = min(free, self._idle_children)
         return free if self._pace is None else min(free, self._pace.room)
 
     @property
@@ -105,6 +111,8 @@ class Slots:
         self.free += count
         if self._idle_threads is not None:
             self._idle_threads += count
+        if self._idle_children is not None:
+            self._idle_children += count
         if self._pace:
             self._pace.reserve(-count)
 
@@ -118,11 +126,18 @@ class Slots:
         if self._idle_threads is not None:
             self._idle_threads += 1
 
-    def run_ended(self, *, in_thread: bool) -> None:
+    def child_not_needed(self) -> None:
+        """A claimed job runs in this process: the one that it could have had stays idle."""
+        if self._idle_children is not None:
+            self._idle_children += 1
+
+    def run_ended(self, *, in_thread: bool, in_child: bool = False) -> None:
         """A run is over; its slot is free although the end is not yet written."""
         self.free += 1
         if in_thread and self._idle_threads is not None:
             self._idle_threads += 1
+        if in_child:
+            self.child_not_needed()
 
 
 def _filled(sharing: Sequence[_Claimant], slots: int) -> float:

@@ -1,0 +1,140 @@
+"""What runs in a process for single runs: takes a job from the consumer, runs it, and sends back its outcome.
+
+The task has the main thread, so that signals interrupt it; a second thread hears what the consumer says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+from contextlib import suppress
+from queue import SimpleQueue
+from types import FrameType
+from typing import Any
+
+from tasks_emq.app import App
+from tasks_emq.consumer.cells import outcome_to_wire
+from tasks_emq.consumer.channel import Pipe
+from tasks_emq.consumer.child import end_with_parent
+from tasks_emq.consumer.inputs import needs_inputs, take_inputs
+from tasks_emq.consumer.outcome import Outcome, Running
+from tasks_emq.consumer.run import Runner, timeout_error
+from tasks_emq.consumer.settings import Settings
+from tasks_emq.consumer.targets import Recipe
+from tasks_emq.core.replies import TakenJob
+from tasks_emq.errors import TaskTimeout
+
+
+class Worker:
+    """Runs jobs as they come.
+
+    Args:
+        app: whose tasks. pipe: to the consumer.
+    """
+
+    def __init__(self, app: App, pipe: Pipe) -> None:
+        self._app = app
+        self._pipe = pipe
+        self._jobs: SimpleQueue[list[Any]] = SimpleQueue()
+        self._run: Running | None = None
+        self._loop = asyncio.Runner()
+        self._settings = Settings()
+
+    def serve(self) -> None:
+        """Run jobs until the consumer goes."""
+        threading.Thread(target=self._listen, name="emq-listen", daemon=True).start()
+        while True:
+            queue, *rest = self._jobs.get()
+            self._pipe.send("began")
+            outcome = self._outcome(queue, *rest)
+            self._run = None
+            self._pipe.send("outcome", *outcome_to_wire(outcome))
+
+    def _listen(self) -> None:
+        while message := self._pipe.receive():
+            kind, *rest = message
+            if kind == "job":
+                self._jobs.put(rest)
+            elif kind == "cancel" and self._run:
+                self._cancel(self._run, is_cancelled=rest[0])
+        os._exit(1)
+
+    def _cancel(self, run: Running, *, is_cancelled: bool) -> None:
+        run.cancelling = is_cancelled
+        run.context.cancelled = True
+        if run.handle:
+            self._loop.get_loop().call_soon_threadsafe(run.handle.cancel)
+
+    def _outcome(
+        self, queue: str, job_id: str, ats: int, token: str, fields: dict[bytes, bytes], now_ms: int
+    ) -> Outcome:
+        runner = Runner(self._app, queue, self._settings)
+        run, outcome = runner.prepare(TakenJob(job_id, ats, token, fields), now_ms)
+        self._run = run
+        if outcome is None and run.opts and needs_inputs(run):
+            outcome = self._loop.run(take_inputs(self._app_client(), self._app.keys(queue), runner, run))
+        if outcome is not None:
+            return outcome
+        return self._loop.run(_coroutine(runner, run)) if not run.in_thread else _function(runner, run)
+
+    def _app_client(self) -> Any:
+        async def client() -> Any:
+            return self._app.aclient
+
+        return self._loop.run(client())
+
+
+async def _coroutine(runner: Runner, run: Running) -> Outcome:
+    found: list[Outcome] = []
+    run.handle = asyncio.create_task(runner.run_coroutine(run, lambda _, outcome: found.append(outcome)))
+    with suppress(asyncio.CancelledError):
+        await run.handle
+    return found[0] if found else runner.raised(run, asyncio.CancelledError())
+
+
+def _function(runner: Runner, run: Running) -> Outcome:
+    """Run a plain function; at its timeout a signal interrupts it, in a waiting call too."""
+    limit = run.task.timeout if run.task else None
+    if limit is None:
+        return runner.run_function(run)
+
+    def overrun(number: int, frame: FrameType | None) -> None:
+        run.timed_out = run.context.cancelled = True
+        raise TaskTimeout
+
+    signal.signal(signal.SIGALRM, overrun)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, limit)
+        try:
+            return runner.run_function(run)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    except TaskTimeout as error:
+        return runner.raised(run, timeout_error(limit, error))
+
+
+def main() -> None:
+    """Serve the consumer whose socket and process id are the arguments."""
+    end_with_parent(int(sys.argv[2]))
+    # A stop is the consumer's to decide: service managers signal every process of a group.
+    # Handlers that do nothing: a signal that is ignored would stay so in the programs that a task starts.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
+    pipe = Pipe(int(sys.argv[1]))
+    message = pipe.receive()
+    if message is None:
+        return
+    recipe = Recipe(**message[1])
+    try:
+        app = recipe.app(f"run {os.getpid()}")
+    except BaseException as error:
+        pipe.send("broken", f"{type(error).__name__}: {error}")
+        raise
+    Worker(app, pipe).serve()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,234 @@
+"""Runs in processes of their own: warm interpreters that take one job at a time and can be killed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, Final
+
+from tasks_emq.consumer.child import Child, Death
+from tasks_emq.consumer.outcome import Abandon, AwaitChildren, Crashed, HandBack, Outcome, Running
+from tasks_emq.consumer.settings import Settings
+from tasks_emq.consumer.targets import Recipe, is_importable
+from tasks_emq.core.runs import Ended, PutOff
+from tasks_emq.errors import TaskTimeout
+
+if TYPE_CHECKING:
+    from tasks_emq.consumer.run import Runner
+    from tasks_emq.task import Task
+
+log = logging.getLogger("tasks_emq.consumer")
+
+Done = Callable[[Running, Outcome], None]
+
+#: What a run whose time is up, or that is cancelled, gets to end by itself before its process is killed.
+_NOTICE_S: Final = 0.5
+#: How long a process without a run is kept.
+_IDLE_S: Final = 60.0
+#: How often the memory of a run's process is looked at, where it has a limit.
+_MEMORY_EVERY_S: Final = 0.25
+
+_KINDS: Final[dict[str, Any]] = {
+    kind.__name__: kind for kind in (Ended, PutOff, HandBack, AwaitChildren, Abandon, Crashed)
+}
+
+
+def outcome_to_wire(outcome: Outcome) -> list[Any]:
+    """An outcome as a message."""
+    return [type(outcome).__name__, {field.name: getattr(outcome, field.name) for field in fields(outcome)}]
+
+
+def outcome_from_wire(kind: str, values: dict[str, Any]) -> Outcome:
+    """The reverse."""
+    made: Outcome = _KINDS[kind](**values)
+    return made
+
+
+class Cell:
+    """One process for runs, one after the other.
+
+    Args:
+        recipe: of the app. limit: bytes of memory, or None.
+    """
+
+    def __init__(self, recipe: Recipe, limit: int | None) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._limit = limit
+        self._run: Running | None = None
+        self._answer: asyncio.Future[Outcome | Death] | None = None
+        self._began = False
+        self._over_memory = False
+        self._timer: asyncio.TimerHandle | None = None
+        self.idle: asyncio.TimerHandle | None = None
+        self._child = Child("tasks_emq.consumer.cell", received=self._received, died=self._died)
+        self._child.channel.send("recipe", recipe.wire())
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it can take another run."""
+        return not self._child.is_over and self._answer is None
+
+    def kill(self) -> None:
+        """End it."""
+        self._child.kill()
+
+    async def work(self, run: Running) -> Outcome:
+        """Run a job.
+
+        Raises:
+            TaskTimeout: its time was up, and it was killed. CancelledError: it was to stop, and was killed.
+        """
+        answer = self._answer = self._loop.create_future()
+        self._run, self._began = run, False
+        taken = run.taken
+        job = (run.context.queue, taken.id, taken.ats, taken.token, dict(taken.fields), run.fetched_ms)
+        self._child.channel.send("job", *job)
+        watch = asyncio.create_task(self._watch_memory()) if self._limit else None
+        try:
+            await asyncio.wait([answer])
+        except asyncio.CancelledError:
+            await self._stop(run, answer)
+            if not answer.done() or isinstance(answer.result(), Death):
+                raise
+        finally:
+            if watch:
+                watch.cancel()
+            if self._timer:
+                self._timer.cancel()
+            if answer.done() and not isinstance(answer.result(), Death):
+                self._answer = None
+            else:
+                self.kill()
+        return self._verdict(run, answer.result())
+
+    async def _stop(self, run: Running, answer: asyncio.Future[Outcome | Death]) -> None:
+        """Tell the run that it should stop, and give it a moment."""
+        self._child.channel.send("cancel", run.cancelling)
+        await asyncio.wait([answer], timeout=_NOTICE_S)
+
+    def _verdict(self, run: Running, found: Outcome | Death) -> Outcome:
+        if not isinstance(found, Death):
+            if isinstance(found, AwaitChildren):
+                run.context.children_added = found.added
+            return found
+        if run.timed_out:
+            assert run.task is not None
+            raise TaskTimeout(f"the run took longer than its timeout of {run.task.timeout:g} s; {found}")
+        if not self._began:
+            log.error("job %s: a process for it could not be started: %s", run.context.id, found.how)
+            return run.later(delay_s=min(30.0, 0.5 * 2 ** min(run.taken.ats, 10)))
+        reason = str(found)
+        if self._over_memory:
+            reason = f"it used more memory than max_memory; {reason}"
+        log.warning("job %s: %s", run.context.id, reason)
+        return Crashed(run.taken.id, run.taken.token, run.taken.ats, reason)
+
+    async def _watch_memory(self) -> None:
+        while not self._over_memory:
+            await asyncio.sleep(_MEMORY_EVERY_S)
+            if self._began and self._limit and self._child.rss() > self._limit:
+                self._over_memory = True
+                self.kill()
+
+    def _received(self, message: list[Any]) -> None:
+        kind, *rest = message
+        if kind == "began":
+            self._began = True
+            run = self._run
+            if run and run.task and run.task.timeout is not None:
+                self._timer = self._loop.call_later(run.task.timeout + _NOTICE_S, self._overrun, run)
+        elif kind == "outcome" and self._answer and not self._answer.done():
+            self._answer.set_result(outcome_from_wire(*rest))
+        elif kind == "broken":
+            log.error("a process for runs cannot import the app: %s", rest[0])
+
+    def _overrun(self, run: Running) -> None:
+        log.warning("job %s has run longer than its timeout; its process is killed", run.context.id)
+        run.timed_out = True
+        self.kill()
+
+    def _died(self, death: Death) -> None:
+        if self._answer and not self._answer.done():
+            self._answer.set_result(death)
+
+
+class Cells:
+    """The processes for single runs of one consumer.
+
+    Args:
+        recipe: how they get the app; None: they cannot, and what asks for a process of its own runs here.
+        settings: how many there are at once, and how much memory each may have.
+    """
+
+    def __init__(self, recipe: Recipe | None, settings: Settings) -> None:
+        self._recipe = recipe
+        self._limit = settings.max_memory
+        self._free = asyncio.Semaphore(settings.isolated_count)
+        self._idle: list[Cell] = []
+        self._all: set[Cell] = set()
+        self._said: set[str] = set()
+
+    def can_run(self, task: Task[..., Any]) -> bool:
+        """Whether a task can have a process of its own; what cannot is said once."""
+        if self._recipe is not None and is_importable(task):
+            return True
+        if task.name not in self._said:
+            self._said.add(task.name)
+            log.warning("task %r cannot have a process of its own: no other process could import it", task.name)
+        return False
+
+    async def run(self, runner: Runner, run: Running, done: Done) -> None:
+        """Run a job in a process of its own, whatever becomes of it."""
+        try:
+            async with self._free:
+                outcome = await self._in_cell(run)
+        except BaseException as error:
+            outcome = runner.raised(run, error)
+        done(run, outcome)
+
+    async def _in_cell(self, run: Running) -> Outcome:
+        # A job that has lost its owner before gets a fresh one, so that its resource usage is its own.
+        reused = run.task is not None and run.task.isolate and b"stc" not in run.taken.fields
+        cell = self._take() if reused else self._new()
+        try:
+            return await cell.work(run)
+        finally:
+            if reused and cell.is_usable:
+                cell.idle = asyncio.get_running_loop().call_later(_IDLE_S, self._retire, cell)
+                self._idle.append(cell)
+            else:
+                self._all.discard(cell)
+                cell.kill()
+
+    def _take(self) -> Cell:
+        while self._idle:
+            cell = self._idle.pop()
+            if cell.idle:
+                cell.idle.cancel()
+            if cell.is_usable:
+                return cell
+            self._all.discard(cell)
+        return self._new()
+
+    def _new(self) -> Cell:
+        assert self._recipe is not None
+        cell = Cell(self._recipe, self._limit)
+        self._all.add(cell)
+        return cell
+
+    def _retire(self, cell: Cell) -> None:
+        if cell in self._idle:
+            self._idle.remove(cell)
+        self._all.discard(cell)
+        cell.kill()
+
+    def close(self) -> None:
+        """End all of them."""
+        for cell in self._all:
+            if cell.idle:
+                cell.idle.cancel()
+            cell.kill()
+        self._all.clear()
+        self._idle.clear()
