@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,6 +30,8 @@ _NOTICE_S: Final = 0.5
 _IDLE_S: Final = 60.0
 #: How often the memory of a run's process is looked at, where it has a limit.
 _MEMORY_EVERY_S: Final = 0.25
+#: How long the end of killed processes is waited for.
+_END_S: Final = 2.0
 
 _KINDS: Final[dict[str, Any]] = {
     kind.__name__: kind for kind in (Ended, PutOff, HandBack, AwaitChildren, Abandon, Crashed)
@@ -50,10 +53,11 @@ class Cell:
     """One process for runs, one after the other.
 
     Args:
-        recipe: of the app. limit: bytes of memory, or None.
+        recipe: of the app. limit: bytes of memory, or None. gone: called when it has ended.
     """
 
-    def __init__(self, recipe: Recipe, limit: int | None) -> None:
+    def __init__(self, recipe: Recipe, limit: int | None, gone: Callable[[Cell], None]) -> None:
+        self._gone = gone
         self._loop = asyncio.get_running_loop()
         self._limit = limit
         self._run: Running | None = None
@@ -152,6 +156,7 @@ class Cell:
     def _died(self, death: Death) -> None:
         if self._answer and not self._answer.done():
             self._answer.set_result(death)
+        self._gone(self)
 
 
 class Cells:
@@ -168,6 +173,7 @@ class Cells:
         self._free = asyncio.Semaphore(settings.isolated_count)
         self._idle: list[Cell] = []
         self._all: set[Cell] = set()
+        self._changed = asyncio.Event()
         self._said: set[str] = set()
 
     def can_run(self, task: Task[..., Any]) -> bool:
@@ -199,7 +205,6 @@ class Cells:
                 cell.idle = asyncio.get_running_loop().call_later(_IDLE_S, self._retire, cell)
                 self._idle.append(cell)
             else:
-                self._all.discard(cell)
                 cell.kill()
 
     def _take(self) -> Cell:
@@ -209,26 +214,31 @@ class Cells:
                 cell.idle.cancel()
             if cell.is_usable:
                 return cell
-            self._all.discard(cell)
         return self._new()
 
     def _new(self) -> Cell:
         assert self._recipe is not None
-        cell = Cell(self._recipe, self._limit)
+        cell = Cell(self._recipe, self._limit, self._gone)
         self._all.add(cell)
         return cell
 
     def _retire(self, cell: Cell) -> None:
         if cell in self._idle:
             self._idle.remove(cell)
-        self._all.discard(cell)
         cell.kill()
 
-    def close(self) -> None:
+    def _gone(self, cell: Cell) -> None:
+        self._all.discard(cell)
+        self._changed.set()
+
+    async def close(self) -> None:
         """End all of them."""
         for cell in self._all:
             if cell.idle:
                 cell.idle.cancel()
             cell.kill()
-        self._all.clear()
-        self._idle.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_END_S):
+                while self._all:
+                    self._changed.clear()
+                    await self._changed.wait()

@@ -10,8 +10,6 @@ import socket
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from tasks_emq.consumer.cells import Cells
@@ -28,6 +26,7 @@ from tasks_emq.consumer.settings import QueueShare, Settings
 from tasks_emq.consumer.shutdown import on_signals, wind_down
 from tasks_emq.consumer.slots import Slots
 from tasks_emq.consumer.stalled import watch_for_stalled
+from tasks_emq.consumer.status import Health, health_of
 from tasks_emq.consumer.supervisor import Supervisor
 from tasks_emq.consumer.targets import Recipe, recipe_of
 from tasks_emq.errors import BrokerError, ConfigError
@@ -41,29 +40,6 @@ log = logging.getLogger("tasks_emq.consumer")
 
 #: A burst ends when nothing was found for so long: long enough for a retry at once to come round.
 _BURST_IDLE_S = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class Health:
-    """How a consumer is.
-
-    Args:
-        fetching: it takes jobs: it has started, does not stop, and its locks are renewed.
-        renewing: what renews the locks is there and works.
-        renewed_s: seconds since it last did. trouble: queues that cannot be asked at the moment, and why.
-        stuck: runs that are over their timeout and cannot be ended.
-    """
-
-    fetching: bool = False
-    renewing: bool = False
-    renewed_s: float = 0.0
-    trouble: tuple[str, ...] = ()
-    stuck: int = 0
-
-    @property
-    def ok(self) -> bool:
-        """Whether all is well."""
-        return self.fetching and self.renewing and not self.trouble and not self.stuck
 
 
 class Consumer:
@@ -112,19 +88,7 @@ class Consumer:
     @property
     def health(self) -> Health:
         """How it is now; may be asked from any thread."""
-        renewer, lanes = self._renewer, self._lanes
-        if renewer is None or not lanes:
-            return Health()
-        age = monotonic() - renewer.renewed_at
-        renewing = renewer.is_alive() and age <= self.settings.lock * 2 / 3
-        stuck = sum(run.timed_out and not run.ended for lane in lanes for run in list(lane.running.values()))
-        return Health(
-            fetching=renewing and all(lane.fetching for lane in lanes),
-            renewing=renewing,
-            renewed_s=age,
-            trouble=tuple(f"{lane.keys.queue}: {lane.trouble}" for lane in lanes if lane.trouble),
-            stuck=stuck,
-        )
+        return health_of(self._renewer, self._lanes, self.settings)
 
     def run(self) -> None:
         """Consume until stopped, on an event loop of its own; on uvloop's where that is installed.
@@ -240,25 +204,9 @@ class Consumer:
 
     async def _consume(self, stopping: asyncio.Event, hurry: asyncio.Event, link: Link | None) -> None:
         settings = self.settings
-        cells = Cells(self.recipe or recipe_of(self.app), settings)
-        pool = Pool(settings.thread_count)
-        served = {share.name for share in self.shares}
-        tasks = [task for task in self.app.registry if task.job_options.queue in served]
-        isolated = {task.name for task in tasks if task.isolate and cells.can_run(task)}
-        plain = any(not task.is_coroutine and task.name not in isolated for task in tasks)
-        pace = Pace(*settings.rate_limit) if settings.rate_limit else None
-        slots = Slots(settings.concurrency, settings.thread_count if plain else None, pace,
-                      settings.isolated_count if isolated else None)  # fmt: skip
-        lanes: list[Lane] = []
-        woken = _wake_all(lanes)
+        cells, pool = Cells(self.recipe or recipe_of(self.app), settings), Pool(settings.thread_count)
         token = f"{os.urandom(8).hex()}:"
-        for number, share in enumerate(self.shares):
-            lanes.append(
-                Lane(
-                    self.app, share, settings, slots, pool, cells,
-                    token_prefix=f"{token}{number}." if number else token, woken=woken,
-                )
-            )  # fmt: skip
+        lanes = self._make_lanes(token, cells, pool)
         renewer: Renewer = (
             Reporter(link, self.app, lanes, settings, owner=token, retire=self._retire)
             if link
@@ -291,9 +239,33 @@ class Consumer:
             self._can_close = not any(run.handle for run in stuck)
             renewer.stop()
             pool.close()
-            cells.close()
+            await cells.close()
             await asyncio.gather(*(lane.disconnect() for lane in lanes), return_exceptions=True)
             log.info("%s: stopped", settings.name)
+
+    def _make_lanes(self, token: str, cells: Cells, pool: Pool) -> list[Lane]:
+        """One for each queue, sharing the slots; all their tokens begin with this one."""
+        settings = self.settings
+        served = {share.name for share in self.shares}
+        tasks = [task for task in self.app.registry if task.job_options.queue in served]
+        isolated = {task.name for task in tasks if task.isolate and cells.can_run(task)}
+        plain = any(not task.is_coroutine and task.name not in isolated for task in tasks)
+        slots = Slots(
+            settings.concurrency,
+            settings.thread_count if plain else None,
+            Pace(*settings.rate_limit) if settings.rate_limit else None,
+            settings.isolated_count if isolated else None,
+        )
+        lanes: list[Lane] = []
+        woken = _wake_all(lanes)
+        for number, share in enumerate(self.shares):
+            lanes.append(
+                Lane(
+                    self.app, share, settings, slots, pool, cells,
+                    token_prefix=f"{token}{number}." if number else token, woken=woken,
+                )
+            )  # fmt: skip
+        return lanes
 
     async def _wait(self, stopping: asyncio.Event, lanes: list[Lane], tasks: list[asyncio.Task[None]]) -> None:
         """Until a stop is asked for, a burst is done, or a part died: half a consumer must not live on."""
@@ -310,7 +282,7 @@ class Consumer:
                         task.result()
                         raise RuntimeError(f"{task.get_name()} has ended by itself")
                 if self._retiring and self._retiring.is_set():
-                    await _until_ended(lanes, stop)
+                    await _until_ended(lanes, [stop, *tasks])
                     return
                 if self.settings.burst and all(lane.is_done(_BURST_IDLE_S) for lane in lanes):
                     return
@@ -324,11 +296,12 @@ class Consumer:
             self._retiring.set()
 
 
-async def _until_ended(lanes: list[Lane], stop: asyncio.Future[Any]) -> None:
+async def _until_ended(lanes: list[Lane], unless: Sequence[asyncio.Future[Any]]) -> None:
+    """Take no more jobs, and wait for those that run, unless one of these ends before."""
     for lane in lanes:
         lane.stop_fetching()
-    while not stop.done() and not all(lane.settled for lane in lanes):
-        await asyncio.wait([stop], timeout=0.05)
+    while not any(each.done() for each in unless) and not all(lane.settled for lane in lanes):
+        await asyncio.wait(unless, timeout=0.05, return_when=asyncio.FIRST_COMPLETED)
 
 
 def _wake_all(lanes: list[Lane]) -> Callable[[], None]:

@@ -32,6 +32,10 @@ def main() -> None:
     except ConfigError as error:
         pipe.send("refused", 2, str(error))
         sys.exit(2)
+    except BaseException as error:
+        # Importing a module runs its code, which may do anything.
+        pipe.send("refused", 1, f"{type(error).__name__}: {error}")
+        raise
     consumer.recipe = Recipe(
         made.targets, made.modules, app.server.url, made.path, made.log_level, made.log_format
     )
