@@ -13,13 +13,14 @@ from tasks_emq.cli.demo import demo
 from tasks_emq.cli.doctor import doctor
 from tasks_emq.cli.embedded import embedded
 from tasks_emq.cli.options import as_json, check, prefix, server_url
-from tasks_emq.cli.printing import echo_json, printable, shortened, span, table
+from tasks_emq.cli.printing import echo_json, shortened, span, table
 from tasks_emq.cli.show import job_facts, print_job
 from tasks_emq.core.calls import Command
 from tasks_emq.core.control_flows import CLEANED
 from tasks_emq.core.job import JobData
 from tasks_emq.core.keys import check_queue_name, lookup_ids
 from tasks_emq.core.states import STATE_KEYS, State
+from tasks_emq.core.text import printable
 from tasks_emq.errors import EmqError
 from tasks_emq.queue import Queue
 from tasks_emq.version import __version__

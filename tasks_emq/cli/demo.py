@@ -26,8 +26,9 @@ from tasks_emq.cli.demo_report import File, Report
 from tasks_emq.cli.demo_screen import Screen, counted
 from tasks_emq.cli.demo_tasks import QUEUE, Measured, new_app
 from tasks_emq.cli.options import as_json, prefix, server_url
-from tasks_emq.cli.printing import echo_json, printable
+from tasks_emq.cli.printing import echo_json
 from tasks_emq.core import calls
+from tasks_emq.core.text import printable
 from tasks_emq.errors import EmqError
 from tasks_emq.io import embedded
 from tasks_emq.io.connect import hide_password

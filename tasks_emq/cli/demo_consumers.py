@@ -14,8 +14,8 @@ from pathlib import Path
 import click
 
 from tasks_emq.cli.demo_tasks import TIED
-from tasks_emq.cli.printing import printable
 from tasks_emq.core.job import JobData
+from tasks_emq.core.text import printable
 from tasks_emq.queue import Queue
 
 #: Consumers, and jobs that each has in flight.

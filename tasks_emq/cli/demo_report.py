@@ -10,10 +10,11 @@ from typing import Any
 
 from tasks_emq.cli.demo_keys import held
 from tasks_emq.cli.demo_tasks import Measured, measure
-from tasks_emq.cli.printing import printable, shown
+from tasks_emq.cli.printing import shown
 from tasks_emq.core.codec import codec_of
 from tasks_emq.core.job import JobData
 from tasks_emq.core.states import State
+from tasks_emq.core.text import printable
 from tasks_emq.queue import Queue
 
 _PAGE = 1000

@@ -11,8 +11,9 @@ import click
 
 from tasks_emq.app import App
 from tasks_emq.cli.options import as_json, check, prefix, server_url
-from tasks_emq.cli.printing import echo_json, printable
+from tasks_emq.cli.printing import echo_json
 from tasks_emq.core.keys import check_queue_name
+from tasks_emq.core.text import printable
 from tasks_emq.doctor import Report
 from tasks_emq.queue import Queue
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tasks_emq.cli.printing import echo_facts, echo_lines, moment, printable, shortened
+from tasks_emq.cli.printing import echo_facts, echo_lines, moment, shortened
 from tasks_emq.core.codec import codec_of
 from tasks_emq.core.job import JobData
 from tasks_emq.core.states import State
+from tasks_emq.core.text import printable
 from tasks_emq.errors import PayloadError
 
 _SHOWN = 2000

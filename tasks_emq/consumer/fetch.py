@@ -11,7 +11,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from tasks_emq.consumer.cells import Cells
-from tasks_emq.consumer.finish import Pending, once_more, plan, written
+from tasks_emq.consumer.finish import Pending, once_more, plan, tell, written
 from tasks_emq.consumer.inputs import aside, failed_by, needs_inputs, read_children, take_inputs
 from tasks_emq.consumer.outcome import Abandon, AwaitChildren, HandBack, Outcome, Running
 from tasks_emq.consumer.park import Park
@@ -208,6 +208,8 @@ class Lane:
             # After a lost reply a refusal says that the first write did it, or that the job has gone on since.
             level = logging.DEBUG if item.resent else logging.WARNING
             log.log(level, "job %s: this run's end was refused: %s", run.context.id, CODES[code][1])
+        else:
+            tell(item)
         self.tally.settled(run, item.outcome, code)
         self.running.pop((run.taken.id, run.taken.ats), None)
 

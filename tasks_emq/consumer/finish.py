@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,7 +13,10 @@ from tasks_emq.core.calls import Call
 from tasks_emq.core.keys import QueueKeys
 from tasks_emq.core.replies import Fetched, Finished
 from tasks_emq.core.runs import Ended, PutOff, Retention, Take
+from tasks_emq.core.text import printable
 from tasks_emq.errors import BrokerError, EmqError
+
+log = logging.getLogger("tasks_emq.consumer")
 
 
 @dataclass(slots=True)
@@ -112,3 +116,19 @@ def written(answer: Any) -> Written:
     if isinstance(answer, Fetched):
         return Written((), answer)
     return Written((answer,), None)
+
+
+def tell(item: Pending) -> None:
+    """Log an end that was written, where a try has failed: one line, with the text of the error made harmless."""
+    run, outcome = item.run, item.outcome
+    if isinstance(outcome, Ended):
+        if outcome.field == "failedReason":
+            log.warning("job %s (%s) failed: %s", run.context.id, _name(run), printable(str(outcome.value)))
+    elif isinstance(outcome, PutOff) and outcome.counted and outcome.extra:
+        reason = printable(outcome.extra["failedReason"])
+        tries, wait = f"try {run.attempt} of {run.attempts}", outcome.delay_ms / 1000
+        log.info("job %s (%s): %s failed, the next in %.3g s: %s", run.context.id, _name(run), tries, wait, reason)
+
+
+def _name(run: Running) -> str:
+    return printable(run.context.name)

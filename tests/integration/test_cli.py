@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from tasks_emq import App, Job, current_job
 from tasks_emq.cli import admin
 from tasks_emq.cli.admin import main
-from tasks_emq.cli.printing import moment, printable, span
+from tasks_emq.cli.printing import moment, span
 from tasks_emq.consumer.consumer import Consumer
+from tasks_emq.core.text import printable
 from tasks_emq.version import __version__
 
 NOWHERE = "unix:///nowhere/s.sock"

@@ -11,6 +11,7 @@ import pytest
 import redis
 import tenacity
 from consuming import Watch, consuming, counts, failed, near, waits
+from waiting import eventually
 
 from tasks_emq import (
     App,
@@ -164,3 +165,20 @@ def test_which_errors_are_tried_again(app: App) -> None:
             failed(some.delay(kind))
         assert failed(by_text.delay(1)).reason == "ValueError: enough"
     assert ran == ["os", "os", "key", "key", "file", "value", "text", "text", "text"]
+
+
+def test_each_try_that_failed_is_one_line_of_the_log(app: App, caplog: pytest.LogCaptureFixture) -> None:
+    @app.task(name="work", attempts=2, backoff=0)
+    def work() -> None:
+        raise ValueError("first line\nERROR a forged one\x1b[31m")
+
+    with caplog.at_level("INFO", "tasks_emq.consumer"), consuming(app):
+        job = work.delay()
+        failed(job)
+        assert eventually(lambda: f"job {job.id} (work) failed" in caplog.text)
+    lines = [record.getMessage() for record in caplog.records if job.id in record.getMessage()]
+    error = r"ValueError: first line\nERROR a forged one\x1b[31m"
+    assert lines == [
+        f"job {job.id} (work): try 1 of 2 failed, the next in 0 s: {error}",
+        f"job {job.id} (work) failed: {error}",
+    ]
