@@ -64,6 +64,8 @@ class Report:
     errors_to_producers: dict[str, int] = field(default_factory=dict)
     slowest_add_s: float = 0.0
     looks: int = 0
+    ended_twice: int = 0
+    rules_broken: int = 0
     resumes: dict[str, list[float]] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
@@ -220,7 +222,8 @@ def _fill_in(arena: Arena, chaos: Chaos, report: Report) -> None:
     report.faults = dict(sorted(chaos.made.items()))
     report.verdict = shortened(verdict)
     report.events = dict(arena.tail.kinds)
-    report.looks = arena.checker.looks
+    report.looks, report.rules_broken = arena.checker.looks, len(arena.checker.found)
+    report.ended_twice = len(arena.tail.twice)
     report.resumes = chaos.resumes
     report.slowest_add_s = round(max(producer.slowest_s for producer in arena.producers), 3)
     for producer in arena.producers:

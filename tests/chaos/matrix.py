@@ -1,0 +1,180 @@
+"""`python -m tests.chaos.matrix`: run the tests of the fault matrix, write docs/faults.json and docs/FAULTS.md.
+
+`--page` writes the page from the figures that are there; `--run FILE` adds the report of a long run to them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(ROOT / "tests"))
+
+from catalog import FAULTS, GOALS, Fault  # noqa: E402
+
+DATA, PAGE = ROOT / "docs" / "faults.json", ROOT / "docs" / "FAULTS.md"
+
+HEAD = """# Faults
+
+What is broken on purpose, what must hold then, and what was measured. `python -m tests.chaos.matrix` runs all of
+it and writes this page; `docs/faults.json` holds the figures. A number without a unit in its name is a count.
+
+Locks of 1 s, passes every 0.25 s and parks of 0.5 s where nothing else is said. "Acknowledged" is an add that
+returned. The verdict on jobs comes from a ledger outside the server: each body notes its start and its end in a
+file, each producer what it was told.
+"""
+
+
+class Collector:
+    """A plugin of pytest: what each test measured, and whether it passed."""
+
+    def __init__(self) -> None:
+        self.results: dict[str, dict[str, Any]] = {}
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """Called by pytest for each phase of each test."""
+        found = self.results.setdefault(report.nodeid, {"passed": True, "seconds": 0.0, "figures": {}})
+        found["passed"] = found["passed"] and report.passed
+        found["seconds"] = round(found["seconds"] + report.duration, 2)
+        if report.when == "call":
+            for name, figures in report.user_properties:
+                found["figures"].setdefault(name, {}).update(figures)
+
+
+def run_all() -> dict[str, Any]:
+    """Run the tests that the catalogue names, and answer what they gave."""
+    import pytest
+
+    wanted = sorted({test for fault in FAULTS for test in fault.tests} | {"tests/chaos/test_conservation.py"})
+    files = {test for test in wanted if "::" not in test}
+    wanted = [test for test in wanted if test in files or test.partition("::")[0] not in files]
+    collector, began = Collector(), time.monotonic()
+    pytest.main(["-q", "-m", "not matrix", "--rootdir", str(ROOT), *wanted], plugins=[collector])
+    return {
+        "machine": {
+            "cores": len(os.sched_getaffinity(0)), "python": platform.python_version(),
+            "servers": versions(),
+        },
+        "seconds": round(time.monotonic() - began),
+        "tests": dict(sorted(collector.results.items())),
+    }  # fmt: skip
+
+
+def versions() -> list[str]:
+    import servers
+
+    found = []
+    for kind in servers.KINDS:
+        program = servers.binary(kind)
+        if program:
+            said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
+            found.append(f"{kind} {said.partition('v=')[2].split()[0]}")
+    return found
+
+
+def outcome(fault: Fault, tests: Mapping[str, Mapping[str, Any]]) -> str:
+    """The last column of a row: what was measured, or how many tests passed."""
+    mine = {node: result for node, result in tests.items() if any(_belongs(node, test) for test in fault.tests)}
+    failed = [node for node, result in mine.items() if not result["passed"]]
+    if failed:
+        return "**failed**: " + ", ".join(failed)
+    figures: dict[str, list[Any]] = defaultdict(list)
+    for result in mine.values():
+        for name, value in result["figures"].get(fault.number, {}).items():
+            figures[name].append(value)
+    said = [
+        f"{name.replace('_', ' ')}: {', '.join(dict.fromkeys(_text(value) for value in values))}"
+        for name, values in figures.items()
+    ]
+    others = sum(1 for result in mine.values() if fault.number not in result["figures"])
+    if others:
+        said.append(f"{others} tests passed")
+    if fault.missing:
+        said.append(f"*not made here: {fault.missing}*")
+    return "; ".join(said) or "not run"
+
+
+def _belongs(node: str, test: str) -> bool:
+    return node == test or node.startswith((f"{test}[", f"{test}::"))
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return " ".join(f"{name.replace('_', ' ')} {_text(part)}" for name, part in value.items())
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return " ".join(map(str, value))
+    return str(value)
+
+
+def page(data: Mapping[str, Any]) -> str:
+    """The whole page."""
+    machine, tests = data["machine"], data["tests"]
+    failed = [node for node, result in tests.items() if not result["passed"]]
+    lines = [
+        HEAD,
+        f"Measured on {machine['cores']} cores, Python {machine['python']}, {' and '.join(machine['servers'])}: "
+        f"{len(tests)} tests in {data['seconds']} s, {len(failed)} failed.",
+        "",
+        "## Long runs",
+        "",
+        "A mixed load under random faults, three consumers: plain, delayed, prioritized, retried, large, cancelled",
+        "and deduplicated jobs, workflows, a schedule; coroutines and functions; some kill or block their process.",
+        "",
+        "| Server | Seed | Jobs | Runs | Faults | Kinds | Lost | Unexpected | Ended twice "
+        "| Runs beyond the planned, recoveries | Rules broken, of looks "
+        "| Resumed after an outage, p50 and p100 | Seconds | Problems |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
+        *(_long_run(run) for run in data.get("runs", [])),
+        "",
+        "## The matrix",
+        "",
+        "| # | Fault | How it is made | What must hold | Measured | Shown by |",
+        "|---|---|---|---|---|---|",
+    ]
+    for fault in FAULTS:
+        shown = "<br>".join(f"`{test.removeprefix('tests/')}`" for test in fault.tests) or "—"
+        row = (fault.number, fault.what, fault.made or "—", fault.holds, outcome(fault, tests), shown)
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |")
+    lines += ["", "## Goals", "", "`EMQ_TEST_LONG=1` before a command makes each fault twenty times as often.", ""]
+    lines += ["| # | Goal | In short | Long form |", "|---|---|---|---|"]
+    lines += [f"| {goal.number} | {goal.what} | `{goal.short}` | `{goal.long}` |" for goal in GOALS]
+    return "\n".join(lines) + "\n"
+
+
+def _long_run(run: Mapping[str, Any]) -> str:
+    verdict, times = run["verdict"], sorted(t for found in run["resumes"].values() for t in found)
+    middle, worst = (times[len(times) // 2], times[-1]) if times else (0.0, 0.0)
+    cells = [
+        run["plan"]["server"], run["plan"]["seed"], run["jobs"], run["runs"], sum(run["faults"].values()),
+        len(run["faults"]), verdict["lost"], verdict["unexpected"], run["ended_twice"],
+        f"{verdict['duplicates']}, {verdict['recovered']}", f"{run['rules_broken']}, {run['looks']}",
+        f"{middle:.2f} s, {worst:.2f} s ({len(times)})", round(run["seconds"]), len(run["problems"]),
+    ]  # fmt: skip
+    return "| " + " | ".join(str(cell) for cell in cells) + " |"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Do what the arguments say; 1 when a test failed."""
+    data = json.loads(DATA.read_text()) if DATA.exists() else {}
+    if "--run" in arguments:
+        added = json.loads(Path(arguments[arguments.index("--run") + 1]).read_text())
+        data["runs"] = [*data.get("runs", []), added]
+    elif "--page" not in arguments:
+        data = {**run_all(), "runs": data.get("runs", [])}
+    DATA.write_text(json.dumps(data, indent=1) + "\n")
+    PAGE.write_text(page(data))
+    return 0 if all(result["passed"] for result in data["tests"].values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
