@@ -127,8 +127,8 @@ def page(data: Mapping[str, Any]) -> str:
         "",
         "## Long runs",
         "",
-        "A mixed load under random faults, three consumers: plain, delayed, prioritized, retried, large, cancelled",
-        "and deduplicated jobs, workflows, a schedule; coroutines and functions; some kill or block their process.",
+        "A mixed load under random faults, three consumers: plain, delayed, prioritized, retried, large,",
+        "cancelled and deduplicated jobs, workflows, a schedule; coroutines and functions; some kill their process.",
         "",
         "| Server | Seed | Jobs | Runs | Faults | Kinds | Lost | Unexpected | Ended twice "
         "| Runs beyond the planned, recoveries | Rules broken, of looks "

@@ -39,7 +39,8 @@ def test_the_ledger_finds_what_is_wrong(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path)
     for mark, job, extra in (
         (ACKED, "well", 0), (ACKED, "lost", 0), (ACKED, "retried", 2), (ACKED, "recovered", 0),
-        (UNKNOWN, "perhaps", 0), (UNKNOWN, "perhaps not", 0), (REFUSED, "refused", 0), (ACKED, "twice", 0), (ACKED, "extra", 0),
+        (UNKNOWN, "perhaps", 0), (UNKNOWN, "perhaps not", 0), (REFUSED, "refused", 0), (ACKED, "twice", 0),
+        (ACKED, "extra", 0),
         (ACKED, "cancelled", 0), (CANCELLED, "cancelled", 0),
     ):  # fmt: skip
         ledger.add(mark, job.replace(" ", "_"), extra)
