@@ -98,7 +98,7 @@ class Checker(Background):
             `active` without a lock while nothing is broken.
 
     Attributes:
-        looks: how many. found: what was wrong, each thing once. troubled: whether a fault is under way.
+        looks: how many. found: what was wrong, each thing once.
     """
 
     def __init__(self, url: str, queue: str, *, every: float = EVERY_S, unlocked_s: float = 6.0) -> None:
@@ -108,11 +108,13 @@ class Checker(Background):
         self._unlocked_s = unlocked_s
         self._unlocked: dict[str, float] = {}
         self._calm_since = time.monotonic()
+        self.faults_under_way = 0
         self.looks = 0
         self.found: dict[tuple[str, str, str], str] = {}
 
-    def trouble(self) -> None:
-        """A fault is under way: the time without a lock counts from now on."""
+    def trouble(self, more: int) -> None:
+        """A fault begins (1) or ends (-1): the time without a lock counts while there is none."""
+        self.faults_under_way += more
         self._calm_since = time.monotonic()
 
     def look(self) -> None:
@@ -138,7 +140,7 @@ class Checker(Background):
         without = {job_id for job_id in active if f"{job_id}:lock" not in dump}
         self._unlocked = {job_id: self._unlocked.get(job_id, now) for job_id in without}
         for job_id, since in self._unlocked.items():
-            if now - max(since, self._calm_since) > self._unlocked_s:
+            if not self.faults_under_way and now - max(since, self._calm_since) > self._unlocked_s:
                 self._note("I3", "abandoned", job_id, f"in active without a lock for {now - since:.1f} s")
 
     def _note(self, rule: str, kind: str, job_id: str, detail: str) -> None:

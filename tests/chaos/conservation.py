@@ -123,16 +123,17 @@ class Chaos(threading.Thread):
         self._make(first, random.Random(self._random.random()), alone=not others)
         for thread in threads:
             thread.join(60)
-        self._arena.checker.trouble()
 
     def _make(self, kind: Kind, rng: random.Random, alone: bool = False) -> None:
-        self._arena.checker.trouble()
+        self._arena.checker.trouble(1)
         try:
             self._log(f"{kind.name} begins")
             kind.act(self._arena, rng)
             self._log(f"{kind.name} has ended")
         except BaseException:
             self.errors.append(f"{kind.name}: {traceback.format_exc()}")
+        finally:
+            self._arena.checker.trouble(-1)
         self.made[f"{kind.number} {kind.name}"] += 1
         if kind.outage and alone:
             self._time(kind)
@@ -211,7 +212,6 @@ def _quiesce(arena: Arena, report: Report, tell: Callable[[str], None]) -> None:
     statuses = arena.fleet.close()
     if any(statuses):
         report.problems.append(f"consumers ended with the exit statuses {statuses}")
-    arena.checker.trouble()
     arena.checker.look()
     arena.tail.look()
 
