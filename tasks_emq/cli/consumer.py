@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import sys
@@ -10,11 +11,13 @@ from typing import Any
 
 import click
 
+from tasks_emq.cli.printing import table
 from tasks_emq.consumer.consumer import Consumer
 from tasks_emq.consumer.http import read_address
 from tasks_emq.consumer.logs import set_up_logging
 from tasks_emq.consumer.settings import QueueShare, Settings
 from tasks_emq.consumer.supervisor import Supervisor
+from tasks_emq.consumer.survey import survey
 from tasks_emq.consumer.targets import Recipe, find_app
 from tasks_emq.errors import BrokerError, ConfigError, EmqError
 from tasks_emq.io.connect import Server
@@ -50,6 +53,13 @@ def _bytes(text: str) -> int:
         return round(float(number) * (_UNITS[unit] if unit else 1))
     except (ValueError, KeyError):
         raise ConfigError(f"max memory {text!r}: a number of bytes, or with K, M or G, e.g. 512M") from None
+
+
+def _print_survey(consumer: Consumer) -> int:
+    """Print what was checked; the exit status, 1 when something is wrong."""
+    rows = asyncio.run(survey(consumer.app, [share.name for share in consumer.shares]))
+    click.echo(table(("checked", "verdict", "seen"), ((row.what, row.verdict, row.told) for row in rows)))
+    return int(any(row.verdict == "wrong" for row in rows))
 
 
 @click.command(context_settings={"auto_envvar_prefix": "EMQ", "show_default": True})
@@ -92,7 +102,9 @@ def _bytes(text: str) -> int:
 @click.option("--log-level", default="info",
               type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False))  # fmt: skip
 @click.option("--log-format", default="text", type=click.Choice(["text", "json"]))
-@click.option("--check", is_flag=True, help="Check the server, the modules and the queues, and exit.")
+@click.option(
+    "--check", is_flag=True, help="Check the modules, the server and the queues, print a table, and exit."
+)
 def main(
     targets: tuple[str, ...],
     queues: tuple[str, ...],
@@ -156,9 +168,7 @@ def main(
         raise click.UsageError(str(error)) from None
     try:
         if check:
-            consumer.check()
-            click.echo("ok")
-            return
+            sys.exit(_print_survey(consumer))
         consumer.run()
     except EmqError as error:
         click.echo(f"emq-consumer: {error}", err=True)

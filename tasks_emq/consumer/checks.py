@@ -42,11 +42,11 @@ async def check_server(client: AsyncClient, keys: QueueKeys) -> None:
 
     Source: design §8, reliability §6 rule 17
     """
-    info = await _ask_info(client, keys)
+    info = await ask_info(client, keys)
     if info is not None:
-        _check_version(info, client.server.shown)
-        _check_policy(client, info)
-    await _check_rights(client, keys)
+        check_version(info, client.server.shown)
+        check_policy(client, info)
+    await check_rights(client, keys)
     try:
         await client.run(Command(("HSETNX", keys.key("meta"), "version", f"tasks_emq:{__version__}"), int))
     except BrokerError as error:
@@ -55,7 +55,8 @@ async def check_server(client: AsyncClient, keys: QueueKeys) -> None:
             raise
 
 
-async def _ask_info(client: AsyncClient, keys: QueueKeys) -> dict[str, str] | None:
+async def ask_info(client: AsyncClient, keys: QueueKeys) -> dict[str, str] | None:
+    """What the server tells of itself; None when this user may not ask."""
     try:
         return await client.run(Command(("INFO",), _info))
     except BrokerError as error:
@@ -72,16 +73,19 @@ def _info(reply: bytes) -> dict[str, str]:
     return dict(line.split(":", 1) for line in lines if ":" in line and not line.startswith("#"))
 
 
-def _check_version(info: dict[str, str], shown: str) -> None:
+def check_version(info: dict[str, str], shown: str) -> str:
+    """The name and version of the server, or ConfigError for one that is too old."""
     name, floor = ("valkey", VALKEY_FLOOR) if "valkey_version" in info else ("redis", REDIS_FLOOR)
     version = info.get(f"{name}_version", "")
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
     if numbers < floor:
         wanted = f"Redis {REDIS_FLOOR[0]}.{REDIS_FLOOR[1]} or Valkey {VALKEY_FLOOR[0]}.{VALKEY_FLOOR[1]}"
         raise ConfigError(f"{shown} is {name} {version or 'of an unknown version'}; {wanted} or newer is needed")
+    return f"{name} {version}"
 
 
-def _check_policy(client: AsyncClient, info: dict[str, str]) -> None:
+def check_policy(client: AsyncClient, info: dict[str, str]) -> None:
+    """Refuse a server that will delete jobs, and warn of one that would with a limit."""
     policy, limit = info.get("maxmemory_policy", "noeviction"), info.get("maxmemory", "0")
     if policy == "noeviction":
         return
@@ -91,8 +95,11 @@ def _check_policy(client: AsyncClient, info: dict[str, str]) -> None:
     log.warning("%s has maxmemory-policy %s and no limit yet: %s", client.server.shown, policy, fix)
 
 
-async def _check_rights(client: AsyncClient, keys: QueueKeys) -> None:
-    """A right that is missing must not be found in the middle of a script, whose earlier writes would stay."""
+async def check_rights(client: AsyncClient, keys: QueueKeys) -> bool:
+    """Check what this user may do; whether it could be asked.
+
+    A right that is missing must not be found in the middle of a script, whose earlier writes would stay.
+    """
     try:
         user = await client.run(Command(("ACL", "WHOAMI"), _text))
         wanted = [tuple(word.format(k=keys.key("wait")) for word in line.split()) for line in _NEEDED]
@@ -102,14 +109,14 @@ async def _check_rights(client: AsyncClient, keys: QueueKeys) -> None:
         if not error.reached:
             raise
         log.info("this user may not ask for its own rights (ACL WHOAMI, ACL DRYRUN); they are not checked")
-        return
+        return False
     refused = {}
     for words, answer in zip(wanted, answers, strict=True):
         if isinstance(answer, BrokerError):
             if not answer.reached:
                 raise answer
             log.info("this user may not ask for its own rights (ACL DRYRUN); they are not checked")
-            return
+            return False
         if answer != "OK":
             refused[words[0]] = answer
     if refused:
@@ -117,6 +124,7 @@ async def _check_rights(client: AsyncClient, keys: QueueKeys) -> None:
             f"user {user!r} of {client.server.shown} may not run {', '.join(refused)} on {keys.prefix}*: "
             f"give it these commands and the keys ~{keys.prefix}*"
         )
+    return True
 
 
 def _text(reply: Any) -> str:

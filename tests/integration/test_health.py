@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import signal
@@ -21,6 +22,7 @@ from waiting import eventually
 from tasks_emq import App, ConfigError, Queue, Retry
 from tasks_emq.consumer.consumer import Consumer
 from tasks_emq.consumer.http import read_address
+from tasks_emq.consumer.survey import survey
 
 ANY = "127.0.0.1:0"
 
@@ -372,3 +374,51 @@ def test_wrong_usage(tmp_path: Path, valkey_url: str) -> None:
     with Program(tmp_path, valkey_url, "--http", "nowhere") as program:
         assert program.wait() == 2
         assert "HOST:PORT" in program.log
+
+
+def checked(url: str, *queues: str) -> dict[str, str]:
+    """The verdict of each row of the check."""
+    app = App(url)
+
+    @app.task(name="one")
+    async def one() -> int:
+        return 1
+
+    return {row.what: row.verdict for row in asyncio.run(survey(app, queues or ("default",)))}
+
+
+def test_the_check_as_a_command(tmp_path: Path, valkey_url: str) -> None:
+    """A table; exit status 0 with advice, 1 when something is wrong."""
+    (tmp_path / "jobs.py").write_text(JOBS)
+    with Program(tmp_path, valkey_url, "--check", "-q", "default") as program:
+        assert program.wait() == 0
+        assert program.log.split()[:3] == ["checked", "verdict", "seen"]
+        assert "queue default  ok" in program.log
+    with Program(tmp_path, "unix:///nowhere/s.sock", "--check") as program:
+        assert program.wait() == 1
+        assert "server   wrong    cannot reach" in program.log
+
+
+def test_the_check() -> None:
+    """What is wrong, what is advice, and that nothing is written."""
+    with servers.start("valkey") as server:
+        assert checked(server.url, "default", "other") == {
+            "tasks": "advice", "server": "ok", "version": "ok", "policy": "ok", "persistence": "advice",
+            "rights": "ok", "listpack": "advice", "queue default": "ok", "queue other": "ok",
+        }  # fmt: skip
+        with redis.Redis(unix_socket_path=server.socket) as admin:
+            admin.config_set("maxmemory-policy", "allkeys-lru")
+            admin.config_set("maxmemory", "100mb")
+            admin.config_set("appendonly", "yes")
+            admin.config_set("hash-max-listpack-value", 1024)
+            admin.hset("emq:{default}:meta", "paused", 1)
+            rows = checked(server.url)
+            assert (rows["policy"], rows["persistence"], rows["listpack"]) == ("wrong", "ok", "ok")
+            assert rows["queue default"] == "advice"
+            assert admin.keys() == [b"emq:{default}:meta"], "nothing is written"
+            admin.config_set("maxmemory-policy", "noeviction")
+            admin.acl_setuser("few", enabled=True, nopass=True, keys="*", commands=["+@all", "-info", "-zadd"])
+            rows = checked(f"unix://few:x@{server.socket}")
+            assert (rows["version"], rows["rights"]) == ("unknown", "wrong")
+        server.kill()
+        assert checked(server.url) == {"tasks": "ok", "server": "wrong"}

@@ -48,7 +48,7 @@ def work_off(kit: Kit) -> None:
             for job in jobs:
                 failed = b"defa" in job.fields
                 (code,) = kit.finish(job, "E: no" if failed else b"r", failed=failed, ts=later).codes
-                if code == -9:
+                if code in (-4, -9):  # a failed parent that was run again before its children
                     kit.finish_many(ended(job, "E: no", failed=True), ts=later)
                 else:
                     assert code == 0, (job.id, code)
