@@ -55,6 +55,15 @@ local function child_refusal(add, job)
   return nil
 end
 
+-- Whether a job that is no more has ended as a child of this parent: the repeated run of a parent adds its children
+-- again, and those that retention has taken meanwhile must not run again. Reads only.
+local function has_settled(add)
+  local p, child = add.parent_key and not add.rerun and parent_of(add.parent_key), add.prefix .. add.id
+  if not p then return false end
+  return read('HEXISTS', p.processed, child) == 1 or read('HEXISTS', p.ignored, child) == 1
+    or read('ZSCORE', p.unsuccessful, child) and true
+end
+
 -- Hangs an existing job under a parent: one that has ended settles its edge at once, any other is waited for.
 local function attach(add, now)
   local job = add.prefix .. add.id

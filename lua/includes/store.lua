@@ -7,11 +7,15 @@
 --- @include "parent"
 
 -- The codes with which an add ends early, or nil: -5, -2, -6 of the parent, -7 the existing job has another living
--- parent, 0 the id exists (2: by this very call).
+-- parent, 0 the id exists, or its job has ended for this parent and is forgotten (2: by this very call).
 local function add_refusal(add)
   local refused = add.parent_key and parent_refusal(add)
   if refused then return refused end
-  if add.id == '' or redis.call('EXISTS', add.prefix .. add.id) == 0 then return nil end
+  if add.id == '' then return nil end
+  if redis.call('EXISTS', add.prefix .. add.id) == 0 then
+    add.forgotten = has_settled(add)
+    return add.forgotten and (add.nonce == '' and 2 or 0) or nil
+  end
   -- Ours alone make ids without a nonce, so such an id can only be there from a request whose reply was lost (T5).
   if add.nonce == '' or read_job('HGET', add.prefix .. add.id, 'an') == add.nonce then return 2 end
   refused = child_refusal(add, add.prefix .. add.id)
@@ -120,7 +124,7 @@ local function answer_early(q, meta, add, now)
   local code = add_refusal(add)
   if code and code < 0 then return code end
   if code == 0 then
-    if add.parent_key then attach(add, now) end
+    if add.parent_key and not add.forgotten then attach(add, now) end
     redis.pcall('INCR', q.id)
     emit_trimming(q, meta, 'duplicated', 'jobId', add.id)
   end

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 import redis
 from flow_kit import aside, child, family, keys_of, take_id
-from queue_kit import KEEP_ALL, T0, Kit, ended
+from queue_kit import KEEP_ALL, T0, Kit, ended, new_job
 
 from tasks_emq.core import calls, flow, reading, runs
 from tasks_emq.core.reading_replies import ChildrenCounts
@@ -20,6 +20,35 @@ P = "emq:{q}:p"
 @pytest.fixture
 def kit(client):
     return Kit(client)
+
+
+# -- children that are added again -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("policy", "failed"), [("", False), ("fpof", True), ("idof", True)])
+@pytest.mark.parametrize("nonce", ["", "n"])
+def test_a_child_that_has_ended_and_is_forgotten(kit, policy, failed, nonce):
+    """The repeated run of its parent adds it again: it does not run again, and its value stays."""
+    kit.running("p", "P")
+    child(kit, "a", policy, nonce=nonce)
+    kit.finish(kit.take(), "E: no" if failed else b"r", failed=failed, keep=True)
+    kit.run(calls.remove_job(kit.keys, "a"))
+    edges = kit.hash("p:processed"), kit.hash("p:failed"), kit.scores("p:unsuccessful")
+    assert sum(map(len, edges)) == 1
+    again = calls.add_job(
+        kit.keys, new_job("a", nonce=nonce and "m", parent_key=P, parent_policy=policy), timestamp_ms=T0
+    )
+    assert kit.run(again).created is (nonce == "")
+    assert (kit.ids("wait"), kit.hash("a"), kit.members("p:dependencies")) == ([], {}, set())
+    assert (kit.hash("p:processed"), kit.hash("p:failed"), kit.scores("p:unsuccessful")) == edges
+
+
+def test_a_forgotten_child_that_is_to_run_anew(kit):
+    kit.running("p", "P")
+    child(kit, "a", nonce="n")
+    kit.finish(kit.take(), keep=False)
+    child(kit, "a", nonce="m", rerun=True)
+    assert (kit.ids("wait"), kit.members("p:dependencies")) == (["a"], keys_of(kit, "a"))
 
 
 # -- a running job that waits for children ----------------------------------------------------------------------

@@ -58,7 +58,7 @@ def _answer_early(q: Queue, add: Add, now: int) -> tuple[object, Verdict | None]
     if code is not None and code < 0:
         return code, None
     if code == 0:
-        if add.parent_key:
+        if add.parent_key and not add.forgotten:
             attach(q, add, now)
         q.keys.increase(f"{q.prefix}id")
         q.tell_trimming("duplicated", jobId=add.id)

@@ -37,6 +37,7 @@ class Add:
     old_parent_key: str | None = None
     old_parent: str = "{}"
     waits: bool = False
+    forgotten: bool = False
     delay: int = field(init=False)
     priority: int = field(init=False)
 
@@ -111,8 +112,11 @@ def enqueue(q: Queue, add: Add, now: int) -> bool:
 def refusal(q: Queue, add: Add) -> int | None:
     """Why there is nothing to add: a negative code, 0 the id exists, 2 by this very call; or None."""
     code = _parent_refusal(q, add) if add.parent_key else None
-    if code or not add.id or not q.has(add.id):
+    if code or not add.id:
         return code
+    if not q.has(add.id):
+        add.forgotten = _has_settled(q, add)
+        return (0 if add.nonce else 2) if add.forgotten else None
     job = q.job(add.id)
     if not add.nonce or job.get("an") == add.nonce:
         return 2
@@ -125,6 +129,14 @@ def refusal(q: Queue, add: Add) -> int | None:
                 add.replaces, add.ats = name, job.get("ats")
                 return None
     return 0
+
+
+def _has_settled(q: Queue, add: Add) -> bool:
+    """Whether a job that is no more has ended as a child of this parent."""
+    if not add.parent_key or add.rerun:
+        return False
+    parent, child = Parent.of(q.keys, add.parent_key), q.prefix + add.id
+    return child in parent.processed or child in parent.ignored or child in parent.unsuccessful
 
 
 def _parent_refusal(q: Queue, add: Add) -> int | None:
