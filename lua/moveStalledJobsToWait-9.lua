@@ -13,7 +13,7 @@ KEYS[5]  meta           HASH
 KEYS[6]  paused         LIST    unused; part of the protocol's signature
 KEYS[7]  marker         ZSET
 KEYS[8]  events         STREAM
-KEYS[9]  repeat         ZSET    unused: iterations have no exemption (design §10)
+KEYS[9]  repeat         ZSET    read only: iterations have no exemption (design §10)
 
 ARGV[1]  max       stalled count above which a job is failed by its next consumer
 ARGV[2]  prefix    of the queue's keys
@@ -22,12 +22,14 @@ ARGV[4]  interval  ms between two passes
 ARGV[5]  cursor    0 starts a pass; else the cursor of the last reply
 ARGV[6]  keep      msgpack {completed: {count, age s}, failed: {count, age s}}
 
-Returns  {ids recovered, cursor, ids dropped}; cursor 0: the pass is done. -1 as the cursor: another pass holds it back.
-Cost     O(1000 active ids + 200 trimmed) a call
+Returns  {ids recovered, cursor, ids dropped, ms, iterations whose schedules stand still}; cursor 0: the pass is
+         done, -1: another pass holds it back for so many ms
+Cost     O(1000 active ids + 200 trimmed + 500 due schedules) a call
 Repeat   safe: a second pass finds nothing
 ]]
 --- @include "clock"
 --- @include "events"
+--- @include "late"
 --- @include "marker"
 --- @include "meta"
 --- @include "trim"
@@ -50,15 +52,19 @@ read('ZCARD', failed)
 
 -- From the right end, where the oldest stand: what is fetched meanwhile comes in at the left. The cursor is one more
 -- than the ids that this pass left there, since 0 means done.
+local late = {}
 local left_there = math.max(0, cursor - 1)
 local ids = read('LRANGE', q.active, -(left_there + 1000), -(left_there + 1))
 if cursor == 0 then
   local left = redis.call('PTTL', check)
-  if left >= 0 and left <= interval then return { {}, -1, {}, left } end
+  if left >= 0 and left <= interval then return { {}, -1, {}, left, {} } end
   local last = whole(redis.call('HGET', q.meta, 'x:pass'))
   local hole = last and now - last > 3 * interval
+  local from, place = whole(redis.call('HGET', q.meta, 'x:late')) or 0, nil
+  late, place = late_schedules(KEYS[9], now, from)
   redis.call('SET', check, now, 'PX', interval)
   redis.call('HSET', q.meta, 'x:pass', now, 'x:mark', hole and 1 or 0)
+  if place ~= from then redis.call('HSET', q.meta, 'x:late', place) end
   trim_events(q, meta)
   redis.call('DEL', q.stalled)
   trim_finished(q, completed, keep_completed, now, 100)
@@ -97,4 +103,4 @@ if #owned > 0 then redis.pcall('SADD', q.stalled, unpack(owned)) end
 -- The pass sets the marker again whenever there is work: a hint that got lost must not make others sleep (T8).
 local ready = redis.call('LLEN', q.wait) > 0 or (read_job('ZCARD', q.prefix .. 'prioritized') or 0) > 0
 if ready and not is_closed(q, meta) then ring(q) end
-return { recovered, #ids == 1000 and left_there + #owned + 1 or 0, dropped, 0 }
+return { recovered, #ids == 1000 and left_there + #owned + 1 or 0, dropped, 0, late }

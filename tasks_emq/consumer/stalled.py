@@ -1,4 +1,4 @@
-"""The stalled pass: gives back the jobs of consumers that died, and forgets old finished ones."""
+"""The stalled pass: gives back the jobs of consumers that died, moves their schedules on, and forgets old jobs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tasks_emq.consumer.pulse import Tally
 from tasks_emq.consumer.settings import Settings
-from tasks_emq.core import runs
+from tasks_emq.core import runs, scheduling
 from tasks_emq.core.keys import QueueKeys, user_id
 from tasks_emq.errors import BrokerError
 from tasks_emq.io.aio import AsyncClient
@@ -69,6 +69,11 @@ async def _one_pass(
             log.warning("job %s of %s had lost its consumer and is back in the queue", user_id(wire), keys.queue)
         for wire in found.dropped:
             log.warning("queue %s: id %r stood in `active` without a job; dropped", keys.queue, wire)
+        if found.late:
+            for wire in await client.drive(scheduling.go_on(keys, found.late)):
+                log.warning(
+                    "queue %s: its schedule had lost its consumer; next is job %s", keys.queue, user_id(wire)
+                )
         cursor = found.cursor
         if cursor <= 0:
             return found.wait_ms / 1000

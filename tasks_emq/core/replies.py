@@ -179,17 +179,22 @@ def owned(reply: Any) -> Owned:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One call of the stalled pass; cursor 0: done, -1: another consumer's pass holds it back for `wait_ms`."""
+    """One call of the stalled pass; cursor 0: done, -1: another consumer's pass holds it back for `wait_ms`.
+
+    Args:
+        late: wire ids of iterations after which none comes: their consumers died before they produced it.
+    """
 
     recovered: Sequence[str]
     cursor: int
     dropped: Sequence[str]
     wait_ms: int
+    late: Sequence[str]
 
 
 def stalled_pass(reply: Any) -> Pass:
     """The answer of moveStalledJobsToWait-9."""
-    return Pass(texts(reply[0]), reply[1], texts(reply[2]), reply[3])
+    return Pass(texts(reply[0]), reply[1], texts(reply[2]), reply[3], texts(reply[4]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from tasks_emq.core.cron import next_after
 from tasks_emq.core.keys import QueueKeys, lookup_ids
 from tasks_emq.core.schedule import Schedule, ScheduleData
 from tasks_emq.core.scripts import script
+from tasks_emq.errors import ConfigError
 
 #: Records that one call reads. Source: design T7
 PAGE: Final = 500
@@ -131,6 +132,29 @@ def every_schedule(keys: QueueKeys) -> Flow[list[ScheduleData]]:
         if len(wire_sids) < PAGE:
             return list(found.values())
         start += PAGE
+
+
+def go_on(keys: QueueKeys, iterations: Sequence[str]) -> Flow[list[str]]:
+    """Produce the iterations after those whose consumers died before they did; answers their wire ids.
+
+    Those that have a next one by now are left alone, and so is a pattern that is none.
+    """
+    now_ms: int = yield server_ms()
+    sid_of = {wire.partition(":")[2].rpartition(":")[0]: wire for wire in iterations}
+    found: list[ScheduleData] = yield get_schedulers(keys, list(sid_of))
+    produced: list[str] = []
+    for schedule in found:
+        taken = sid_of[schedule.wire_id]
+        try:
+            next_ms = None
+            if schedule.every is None:
+                next_ms = slot_after(schedule.cron or "", schedule.timezone or "UTC", taken, now_ms)
+        except ConfigError:
+            continue
+        made: str | None = yield next_iteration(keys, schedule.wire_id, taken, next_ms)
+        if made:
+            produced.append(made)
+    return produced
 
 
 def remove_undeclared(

@@ -21,6 +21,7 @@ from waiting import eventually
 
 from tasks_emq import App, Queue
 from tasks_emq.consumer import schedules
+from tasks_emq.core.runs import Take, move_to_active
 from tasks_emq.core.scripts import script
 
 UPDATE = script("updateJobScheduler-12").sha.encode()
@@ -148,6 +149,24 @@ def test_a_schedule_goes_on_although_its_jobs_cannot_run(app: App, queue: Queue,
     assert len({job.id for job in queue.jobs("delayed") if job.attempts_started and "unknown" in job.id}) >= 2
     assert job.refresh().failed_reason == "JobFailed: it stalled too often"
     other.close()
+
+
+def test_a_schedule_does_not_wait_for_the_lock_of_the_dead(
+    app: App, queue: Queue, watch: Watch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The consumer that took the iteration is gone, or had no answer; a pass produces the next one."""
+    ran: list[str] = []
+    for name, timing in {"s": {"every": 1}, "t": {"cron": "* * * * * *"}}.items():
+        queue.schedule(name, note(app, ran) if name == "s" else app.registry.get("note"), **timing)
+    dead: list[str] = []
+    while len(dead) < 2:  # the first of the pattern comes within a second
+        take = move_to_active(app.keys("default"), Take("dead", 2, 60_000))
+        dead += [job.id for job in app.client.run(take).jobs]
+    with consuming(app):
+        eventually(lambda: {job.rpartition(":")[0] for job in ran} == {"repeat:s", "repeat:t"}, 8)
+    assert caplog.text.count("its schedule had lost its consumer") == 2
+    assert not set(dead) & set(ran)
+    assert max(Counter(ran).values()) == 1
 
 
 JOBS = """

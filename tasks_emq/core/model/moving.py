@@ -7,6 +7,7 @@ from tasks_emq.core.model.finishing import Keep, leave_refusal, trim
 from tasks_emq.core.model.keyspace import Keyspace
 from tasks_emq.core.model.parents import Parent, policy_of, settle
 from tasks_emq.core.model.queue import Queue, take_last
+from tasks_emq.core.model.schedules import late_schedules
 from tasks_emq.core.model.storing import clock
 from tasks_emq.core.model.wire import LARGEST, fields_of, unpack, whole
 
@@ -108,17 +109,21 @@ def recover_stalled(keys: Keyspace, args: list[str]) -> object:
     q, now, keep = Queue(keys, prefix), clock(keys, ts), unpack(packed)
     interval, cursor, check = int(interval_text), int(cursor_text), f"{prefix}stalled-check"
     meta = keys.hash(f"{prefix}meta")
-    there = max(0, cursor - 1)
+    there, late = max(0, cursor - 1), list[str]()
     ids = q.active[::-1][there : there + _A_PASS]
     if cursor == 0:
         left = keys.ttl(check)
         if 0 <= left <= interval:
-            return [[], -1, [], left]
+            return [[], -1, [], left, []]
         last = whole(meta.get("x:pass"))
         # After a hole the server was away, and locks ran out meanwhile: the living have an interval to renew.
         hole = last is not None and now - last > 3 * interval
+        start = whole(meta.get("x:late")) or 0
+        late, place = late_schedules(q, now, start)
         keys.put(check, now, px=interval)
         meta |= {"x:pass": str(now), "x:mark": str(int(hole))}
+        if place != start:
+            meta["x:late"] = str(place)
         q.trim_events()
         keys.delete(f"{prefix}stalled")
         trim(q, "completed", Keep.of(keep.get("completed")), now, 100)
@@ -143,7 +148,7 @@ def recover_stalled(keys: Keyspace, args: list[str]) -> object:
             recovered.append(job_id)
     if q.wait or q.prioritized:
         q.ring_if_open()
-    return [recovered, there + owned + 1 if len(ids) == _A_PASS else 0, dropped, 0]
+    return [recovered, there + owned + 1 if len(ids) == _A_PASS else 0, dropped, 0, late]
 
 
 def _recover(q: Queue, job_id: str, most: int, why: str = "") -> None:

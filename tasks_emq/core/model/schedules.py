@@ -14,6 +14,8 @@ from tasks_emq.core.model.wire import from_json, refuse, to_json, unpack, whole
 
 #: Slots of an interval that are tried. Source: lua/includes/iteration.lua
 _TRIES = 32
+#: Due schedules that one pass looks at. Source: lua/includes/late.lua
+_A_LOOK = 500
 
 
 @dataclass(slots=True)
@@ -165,6 +167,24 @@ def update(keys: Keyspace, args: list[str]) -> object:
     stored["ic"] = str(record.ic + 1)
     q.trim_events()
     return job_id
+
+
+def late_schedules(q: Queue, now: int, start: int) -> tuple[list[str], int]:
+    """The iterations of due schedules that stand still, of 500 from a place on, and the place after them."""
+    schedules = q.keys.zset(f"{q.prefix}repeat")
+    due = sorted((score, sid) for sid, score in schedules.items() if score <= now - 1000)[start : start + _A_LOOK]
+    late = [_iteration_id(sid, int(score)) for score, sid in due if _stands_still(q, sid, int(score), now)]
+    return late, start + _A_LOOK if len(due) == _A_LOOK else 0
+
+
+def _stands_still(q: Queue, sid: str, slot: int, now: int) -> bool:
+    job_id = _iteration_id(sid, slot)
+    taken = whole(q.job(job_id).get("processedOn")) if q.has(job_id) else 0
+    if taken is None or now - taken < 1000:
+        return False
+    stored = q.keys.hash(f"{q.prefix}repeat:{sid}")
+    record = Record.read(stored)
+    return "ic" in stored and not record.is_over(record.ic + 1, now)
 
 
 def remove(keys: Keyspace, args: list[str]) -> object:
