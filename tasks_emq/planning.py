@@ -174,7 +174,9 @@ class Planner:
         relay = NewJob(relay_id, RELAY, payload, codec.payload_field, {})
         self._raw[relay_id] = ([rows], {}, False)
         node = Node(keys, fed_by(relay, value), tuple(children), later=len(rows))
-        return [under(node, parent, last.policy)], shape
+        # Members that never come into being have failed: where one of them would fail the parent, the relay does.
+        fatal = any(member.job.parent_policy == "fpof" for member in members)
+        return [under(node, parent, "fail" if fatal else last.policy)], shape
 
     def _relayed(self, node: Node) -> list[object]:
         """A job as its relay carries it; what it gets first is not known yet."""

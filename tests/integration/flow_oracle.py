@@ -29,6 +29,9 @@ def plain(value: Any) -> Any:
 class Maker:
     """Makes random workflows of a task `step` that takes what it is given, a label and whether it fails."""
 
+    #: What the members of a group do to what collects them; each once for its share.
+    policies: Sequence[Any] = POLICIES
+
     def __init__(self, step: Task[..., str], seed: int, queues: Sequence[str] = ("default",)) -> None:
         self.step = step
         self.random = random.Random(seed)
@@ -50,12 +53,12 @@ class Maker:
         if kind < 0.65:
             return self.row(depth, queue)
         members = [self.part(depth - 1, queue) for _ in range(self.random.randint(0, 4))]
-        return group(members, on_failure=self.random.choice(POLICIES))
+        return group(members, on_failure=self.random.choice(self.policies))
 
     def row(self, depth: int, queue: str) -> chain[Any]:
         # A group after a step must be on the queue of what collects it: a row stays on one queue.
         parts = [self.part(depth - 1, queue) for _ in range(self.random.randint(1, 3))]
-        return chain(*parts, self.leaf(queue), on_failure=self.random.choice(POLICIES))
+        return chain(*parts, self.leaf(queue), on_failure=self.random.choice(self.policies))
 
     def flow(self) -> chain[Any]:
         """One workflow; `given_by` says what it gives."""
@@ -63,7 +66,7 @@ class Maker:
             # Over all queues: no group comes after a step.
             members = [self.leaf(self.random.choice(self.queues)) for _ in range(self.random.randint(1, 5))]
             last = [self.leaf(queue) for queue in self.queues]
-            return chain(group(members, on_failure=self.random.choice(POLICIES)), *last)
+            return chain(group(members, on_failure=self.random.choice(self.policies)), *last)
         return self.row(3, self.random.choice(self.queues))
 
 
