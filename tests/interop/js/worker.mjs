@@ -15,6 +15,11 @@ const tasks = {
   fail: () => { throw new Error('broken in Node'); },
   giveUp: () => { throw new UnrecoverableError('hopeless'); },
   sleep: async ({ args: [ms] }) => { await sleep(ms); return 'slept'; },
+  gather: async (data, job) => Object.values(await job.getChildrenValues()).sort(),
+  tolerate: async (data, job) => ({
+    values: Object.values(await job.getChildrenValues()),
+    ignored: Object.values(await (job.getIgnoredChildrenFailures ?? job.getFailedChildrenValues).call(job)),
+  }),
   hold: () => new Promise(() => {}),
 };
 const worker = new Worker(queueName, (job) => {
