@@ -16,6 +16,7 @@ Cost     O(wait + active) for a job: searches and LREMs over the lists (T7's exc
 Repeat   safe: answers 0, since the facts have changed
 ]]
 --- @include "clock"
+--- @include "drop"
 --- @include "events"
 --- @include "facts"
 --- @include "follow"
@@ -155,6 +156,8 @@ function mend.produce(p, q, meta, now, sid)
   local iteration = iteration_of(q, sid, record, slot, record.ic, now)
   for _, name in ipairs(list_names()) do redis.call('LREM', p.prefix .. name, 0, iteration.id) end
   for _, name in ipairs(set_names()) do redis.call('ZREM', p.prefix .. name, iteration.id) end
+  drop_job(p.prefix .. iteration.id)
+  redis.call('DEL', p.prefix .. iteration.id .. ':lock')
   add_iteration(q, meta, iteration, now)
 end
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tasks_emq.consumer.cells import Cells
 from tasks_emq.consumer.checks import check_server
 from tasks_emq.consumer.fetch import Lane
-from tasks_emq.consumer.http import Face
+from tasks_emq.consumer.http import Face, OfConsumer
 from tasks_emq.consumer.locks import LockThread, Renewer, watch_renewals
 from tasks_emq.consumer.pace import Pace
 from tasks_emq.consumer.pool import Pool
@@ -168,7 +168,11 @@ class Consumer:
         self.pulse.stopping = False
         try:
             if self.settings.http is not None:
-                self.face = Face(self.settings.http, self.pulse, self.app)
+                # Under a supervisor it asks, and answers for all of its processes.
+                address = "127.0.0.1:0" if link else self.settings.http
+                self.face = Face(address, OfConsumer(self.pulse, self.app))
+                if not link:
+                    log.info("http: health and metrics on %s", self.face.shown)
             if await self._until_ready(self._stopping):
                 await declare_schedules(self.app, [share.name for share in self.shares], self._stopping)
                 await self._consume(self._stopping, self._hurry, link)
@@ -207,8 +211,17 @@ class Consumer:
         cells, pool = Cells(self.recipe or recipe_of(self.app), settings), Pool(settings.thread_count)
         token = f"{os.urandom(8).hex()}:"
         lanes = self._make_lanes(token, cells, pool)
+        face = self.face.shown if self.face else ""
         renewer: Renewer = (
-            Reporter(link, self.app, lanes, settings, owner=token, retire=self._retire)
+            Reporter(
+                link,
+                self.app,
+                lanes,
+                settings,
+                owner=token,
+                retire=self._retire,
+                http=face,
+            )
             if link
             else LockThread(self.app, lanes, settings)
         )

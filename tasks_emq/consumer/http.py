@@ -6,12 +6,12 @@ import ipaddress
 import json
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from socket import AF_INET6, socket
+from socket import AF_INET6
 from socketserver import ThreadingMixIn
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from tasks_emq.consumer.metrics import QueueLook, look_at, rendered
 from tasks_emq.consumer.pulse import Pulse
@@ -32,6 +32,16 @@ _REQUEST_S: Final = 5.0
 #: What the server gets to answer a question of ours.
 _SERVER_S: Final = 2.0
 _LOCAL: Final = ("localhost", "127.0.0.1", "::1")
+
+#: Status, content type and body.
+Answer: TypeAlias = "tuple[HTTPStatus, str, bytes]"
+
+NOT_FOUND: Final[Answer] = (HTTPStatus.NOT_FOUND, "text/plain", b"/healthz, /readyz and /metrics are here\n")
+NO_METRICS: Final[Answer] = (
+    HTTPStatus.NOT_IMPLEMENTED,
+    "text/plain",
+    b"metrics need the library prometheus_client: pip install 'tasks-emq[metrics]'\n",
+)
 
 
 def read_address(text: str) -> tuple[str, int]:
@@ -136,37 +146,39 @@ class _Handler(BaseHTTPRequestHandler):
         log.debug("http: %s", (format % args).encode("unicode_escape").decode())
 
 
+class Answers(Protocol):
+    """Who knows the answers."""
+
+    def answer(self, path: str) -> Answer:
+        """The answer to a request: status, content type and body."""
+
+    def close(self) -> None:
+        """Let go of what was needed for that."""
+
+
 class Face:
-    """Serves one consumer's health and metrics.
+    """Listens, and answers what `answers` knows.
 
     Args:
-        address: `HOST:PORT`; port 0 takes a free one. pulse: of the consumer. app: whose server.
+        address: `HOST:PORT`; port 0 takes a free one. answers: to requests.
 
     Raises:
         ConfigError: the address is none, or is taken.
     """
 
-    def __init__(self, address: str, pulse: Pulse, app: App) -> None:
+    def __init__(self, address: str, answers: Answers) -> None:
         host, port = read_address(address)
         self._host = host
-        self._pulse = pulse
-        self._app = app
-        self._client = Client(app.server, Patience(_SERVER_S, once=True))
+        self._answers = answers
         try:
             self._server = _Server((host, port), self)
         except OSError as error:
             raise ConfigError(f"http {address}: {error.strerror or error}") from error
         self._thread = threading.Thread(target=self._serve, name="emq-http", daemon=True)
         self._thread.start()
-        log.info("http: health and metrics on %s", self.shown)
 
     def _serve(self) -> None:
         self._server.serve_forever(poll_interval=0.2)
-
-    @property
-    def socket(self) -> socket:
-        """The one that listens."""
-        return self._server.socket
 
     @property
     def shown(self) -> str:
@@ -184,17 +196,40 @@ class Face:
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
         return name.strip("[]").lower() in (*_LOCAL, self._host.lower())
 
-    def answer(self, path: str) -> tuple[HTTPStatus, str, bytes]:
-        """The answer to a request: status, content type and body."""
+    def answer(self, path: str) -> Answer:
+        """The answer to a request."""
+        return self._answers.answer(path)
+
+    def close(self) -> None:
+        """Serve no more."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+        self._answers.close()
+
+
+class OfConsumer:
+    """The answers of one consumer.
+
+    Args:
+        pulse: of the consumer. app: whose server.
+    """
+
+    def __init__(self, pulse: Pulse, app: App) -> None:
+        self._pulse = pulse
+        self._app = app
+        self._client = Client(app.server, Patience(_SERVER_S, once=True))
+
+    def answer(self, path: str) -> Answer:
+        """Of /healthz, /readyz and /metrics."""
+        snapshot = self._pulse.snapshot()
         if path == "/healthz":
-            snapshot = self._pulse.snapshot()
-            return _verdict(snapshot.worker, snapshot.dead)
+            return verdict(snapshot.worker, snapshot.dead)
         if path == "/readyz":
-            snapshot = self._pulse.snapshot()
-            return _verdict(snapshot.worker, [*snapshot.dead, *snapshot.unready, *self._away()])
+            return verdict(snapshot.worker, [*snapshot.dead, *snapshot.unready, *self._away()])
         if path == "/metrics":
             return self._metrics()
-        return HTTPStatus.NOT_FOUND, "text/plain", b"/healthz, /readyz and /metrics are here\n"
+        return NOT_FOUND
 
     def _away(self) -> list[str]:
         """Why the server cannot be reached, if so: asked now, since an idle consumer may not know."""
@@ -204,13 +239,12 @@ class Face:
             return [str(error)]
         return []
 
-    def _metrics(self) -> tuple[HTTPStatus, str, bytes]:
+    def _metrics(self) -> Answer:
         looks: Mapping[str, QueueLook | None] = {queue: self._look(queue) for queue in self._pulse.queues}
         try:
             return HTTPStatus.OK, *rendered(self._pulse.snapshot(), looks)
         except ImportError:
-            text = b"metrics need the library prometheus_client: pip install 'tasks-emq[metrics]'\n"
-            return HTTPStatus.NOT_IMPLEMENTED, "text/plain", text
+            return NO_METRICS
 
     def _look(self, queue: str) -> QueueLook | None:
         try:
@@ -220,10 +254,7 @@ class Face:
             return None
 
     def close(self) -> None:
-        """Serve no more."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        """Close the connection."""
         self._client.close()
 
 
@@ -237,7 +268,8 @@ def _is_local(host: str) -> bool:
         return host == "localhost"
 
 
-def _verdict(worker: str, wrong: Any) -> tuple[HTTPStatus, str, bytes]:
+def verdict(worker: str, wrong: Sequence[str]) -> Answer:
+    """Green, or red with reasons."""
     status = HTTPStatus.SERVICE_UNAVAILABLE if wrong else HTTPStatus.OK
     told = {"worker": worker, "status": "wrong" if wrong else "ok", "reasons": list(wrong)}
     return status, "application/json", json.dumps(told).encode() + b"\n"

@@ -64,6 +64,7 @@ class Reporter:
     Args:
         link: to the supervisor. app, lanes, settings: whose jobs. owner: what the tokens of all lanes begin with.
         retire: called when this process has run enough jobs, or has grown too large.
+        http: where its health is served, empty for nowhere.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Reporter:
         *,
         owner: str,
         retire: Callable[[], None],
+        http: str = "",
     ) -> None:
         self._link = link
         self._app = app
@@ -82,6 +84,7 @@ class Reporter:
         self._settings = settings
         self._owner = owner
         self._retire = retire
+        self._http = http
         self._told: set[Key] = set()
         self._ended = 0
         self._beating: asyncio.Task[None] | None = None
@@ -94,6 +97,7 @@ class Reporter:
             "prefix": self._app.prefix,
             "queues": [lane.keys.queue for lane in self._lanes],
             "owner": self._owner,
+            "http": self._http,
         }
         self._link.on_lock = self._heard
         self._link.send("ready", hello)

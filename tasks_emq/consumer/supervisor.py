@@ -15,7 +15,9 @@ from time import monotonic
 from typing import Any, Final
 
 from tasks_emq.consumer.child import Child, Death
+from tasks_emq.consumer.crew import OfCrew
 from tasks_emq.consumer.custody import Custody, Ward
+from tasks_emq.consumer.http import Face
 from tasks_emq.consumer.settings import Settings
 from tasks_emq.consumer.shutdown import on_signals
 from tasks_emq.consumer.targets import Recipe
@@ -111,6 +113,8 @@ class Supervisor:
         self._asked = 0
         self._was_ready = False
         self._fatal: tuple[int, str] | None = None
+        #: Where the health of all is served, when it is.
+        self.face: Face | None = None
 
     def run(self) -> None:
         """Supervise until stopped.
@@ -135,6 +139,11 @@ class Supervisor:
         self._loop = asyncio.get_running_loop()
         if self._asked:
             self._stopping.set()
+        if self._settings.http is not None:
+            self.face = Face(
+                self._settings.http, OfCrew(self._settings.name, self._settings.processes, self._faces)
+            )
+            log.info("http: health and metrics on %s", self.face.shown)
         put_back = on_signals(self._stop)
         tending = asyncio.create_task(self._tend())
         seats = [asyncio.create_task(self._keep(number)) for number in range(1, self._settings.processes + 1)]
@@ -149,10 +158,17 @@ class Supervisor:
                 task.cancel()
             await asyncio.gather(*seats, tending, return_exceptions=True)
             await self._custody.close()
+            if self.face:
+                await asyncio.to_thread(self.face.close)
         if self._fatal:
             code, text = self._fatal
             raise ConfigError(text) if code == 2 else BrokerError(text)
         log.info("%s: all %d processes have ended", self._settings.name, self._settings.processes)
+
+    def _faces(self) -> dict[str, str]:
+        """Where the health of each process is served, by its name; one that retires has a successor beside it."""
+        alive = [m for m in list(self._members) if not m.dead.is_set() and not m.retiring.is_set()]
+        return {member.ward.name: (member.ward.hello or {}).get("http", "") for member in alive}
 
     async def _keep(self, number: int) -> None:
         """Keep one consumer running: replace it when it dies, and as soon as it takes no more jobs."""

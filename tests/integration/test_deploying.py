@@ -65,9 +65,7 @@ def test_each_flag_exists(kind: str) -> None:
 
 def test_the_check_before_the_start() -> None:
     words = shlex.split(unit()["ExecStartPre"])
-    assert words[:2] == ["-/usr/bin/env", "emq-consumer"], (
-        "one that fails must not keep the consumer from its start"
-    )
+    assert words[:2] == ["-/usr/bin/env", "emq-consumer"], "it must not keep the consumer from its start"
     assert {word for word in words[2:] if word.startswith("-")} <= FLAGS
 
 
@@ -104,7 +102,7 @@ def test_systemd_takes_the_unit(tmp_path: Path) -> None:
     assert told == []
 
 
-@pytest.mark.parametrize("kind", ["systemd", "kubernetes"])
+@pytest.mark.parametrize("kind", ["systemd", pytest.param("kubernetes", marks=pytest.mark.matrix)])
 def test_the_command_runs_and_its_probes_answer(kind: str, tmp_path: Path, valkey_url: str) -> None:
     """The words of the example, on another port; until a SIGTERM ends it with 0."""
     words = commands()[kind]

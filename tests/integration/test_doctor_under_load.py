@@ -86,7 +86,7 @@ def test_a_queue_at_work_has_no_violations(app: App) -> None:
     with consuming(app, concurrency=20), consuming(app, concurrency=5):
         producer.start()
         try:
-            until = monotonic() + float(os.environ.get("EMQ_TEST_SECONDS", 3))
+            until = monotonic() + float(os.environ.get("EMQ_TEST_SECONDS", 1.5))
             while monotonic() < until:
                 report = queue.doctor(repair=checks % 2 == 1, patience=PATIENCE)
                 assert report.violations == []
@@ -94,7 +94,7 @@ def test_a_queue_at_work_has_no_violations(app: App) -> None:
         finally:
             ended.set()
             producer.join()
-        assert checks >= 3
+        assert checks >= 2
         assert checked > 500
 
 

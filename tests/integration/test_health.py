@@ -7,6 +7,7 @@ import http.client
 import json
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -15,11 +16,13 @@ from pathlib import Path
 import pytest
 import redis
 import servers
+from click.testing import CliRunner, Result
 from consuming import Gate, Program, Watch, consuming
 from prometheus_client.parser import text_string_to_metric_families
 from waiting import eventually
 
 from tasks_emq import App, ConfigError, Queue, Retry
+from tasks_emq.cli.consumer import main
 from tasks_emq.consumer.consumer import Consumer
 from tasks_emq.consumer.http import read_address
 from tasks_emq.consumer.survey import survey
@@ -369,11 +372,18 @@ def test_the_program(tmp_path: Path, valkey_url: str) -> None:
             get(address, "/healthz")
 
 
-def test_wrong_usage(tmp_path: Path, valkey_url: str) -> None:
-    (tmp_path / "jobs.py").write_text(JOBS)
-    with Program(tmp_path, valkey_url, "--http", "nowhere") as program:
-        assert program.wait() == 2
-        assert "HOST:PORT" in program.log
+def test_wrong_usage(tmp_path: Path, valkey_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = command(tmp_path, valkey_url, monkeypatch, "--http", "nowhere")
+    assert result.exit_code == 2
+    assert "HOST:PORT" in result.output
+
+
+def command(directory: Path, url: str, monkeypatch: pytest.MonkeyPatch, *options: str) -> Result:
+    """`emq-consumer` in this process, for what does not run jobs."""
+    (directory / "wanted.py").write_text(JOBS)
+    monkeypatch.syspath_prepend(directory)
+    monkeypatch.delitem(sys.modules, "wanted", raising=False)
+    return CliRunner().invoke(main, ["wanted", "--url", url, *options])
 
 
 def checked(url: str, *queues: str) -> dict[str, str]:
@@ -387,16 +397,15 @@ def checked(url: str, *queues: str) -> dict[str, str]:
     return {row.what: row.verdict for row in asyncio.run(survey(app, queues or ("default",)))}
 
 
-def test_the_check_as_a_command(tmp_path: Path, valkey_url: str) -> None:
+def test_the_check_as_a_command(tmp_path: Path, valkey_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A table; exit status 0 with advice, 1 when something is wrong."""
-    (tmp_path / "jobs.py").write_text(JOBS)
-    with Program(tmp_path, valkey_url, "--check", "-q", "default") as program:
-        assert program.wait() == 0
-        assert program.log.split()[:3] == ["checked", "verdict", "seen"]
-        assert "queue default  ok" in program.log
-    with Program(tmp_path, "unix:///nowhere/s.sock", "--check") as program:
-        assert program.wait() == 1
-        assert "server   wrong    cannot reach" in program.log
+    good = command(tmp_path, valkey_url, monkeypatch, "--check", "-q", "default")
+    assert good.exit_code == 0, good.output
+    assert good.output.split()[:3] == ["checked", "verdict", "seen"]
+    assert "queue default  ok" in good.output
+    bad = command(tmp_path, "unix:///nowhere/s.sock", monkeypatch, "--check")
+    assert bad.exit_code == 1
+    assert "server   wrong    cannot reach" in bad.output
 
 
 def test_the_check() -> None:
@@ -422,3 +431,39 @@ def test_the_check() -> None:
             assert (rows["version"], rows["rights"]) == ("unknown", "wrong")
         server.kill()
         assert checked(server.url) == {"tasks": "ok", "server": "wrong"}
+
+
+@pytest.mark.chaos
+def test_several_processes(tmp_path: Path, valkey_url: str) -> None:
+    """Under -p the supervisor answers for all: one port, reasons by process, the metrics of each."""
+    (tmp_path / "jobs.py").write_text(
+        JOBS + "\n\n@app.task(name='block')\nasync def block():\n    time.sleep(4)\n"
+    )
+    (tmp_path / "jobs.py").write_text("import time\n" + (tmp_path / "jobs.py").read_text())
+    app = App(valkey_url)
+
+    @app.task(name="one")
+    async def one() -> int:
+        return 1
+
+    @app.task(name="block")
+    async def block() -> None: ...
+
+    with Program(tmp_path, valkey_url, "--http", ANY, "-p", "2", "--name", "w", "--lock", "15") as program:
+        program.logged("health and metrics on ")
+        address = program.log.partition("health and metrics on ")[2].split()[0]
+        eventually(lambda: reasons(address, "/readyz") == [], 20)
+        assert reasons(address, "/healthz") == []
+        for job in [one.delay() for _ in range(20)]:
+            job.result(5)
+        found = metrics(address)
+        done = [v for (name, labels), v in found.items() if name == "emq_runs_total" and ("task", "one") in labels]
+        assert sum(done) == 20
+        assert {dict(labels)["process"] for name, labels in found if name == "emq_slots"} == {"w-1", "w-2"}
+        assert ("emq_queue_paused", (("queue", "default"),)) in found
+        block.delay()
+        eventually(lambda: any("the loop has not turned" in reason for reason in reasons(address, "/healthz")), 10)
+        assert reasons(address, "/healthz")[0].startswith("w-")
+        program.signal(signal.SIGTERM)
+        assert program.wait() == 0
+    app.close()
