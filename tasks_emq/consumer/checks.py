@@ -26,8 +26,8 @@ _NEEDED: Final = (
     "RPUSH {k} v", "RPOP {k}", "LINDEX {k} 0", "LLEN {k}", "LPOS {k} v", "LRANGE {k} 0 1", "LREM {k} 1 v",
     "LTRIM {k} 0 1", "LMOVE {k} {k} RIGHT LEFT", "ZADD {k} 1 v", "ZREM {k} v", "ZCARD {k}", "ZSCORE {k} v",
     "ZRANGE {k} 0 1", "ZREVRANGE {k} 0 1", "ZRANGEBYSCORE {k} 0 1", "ZREVRANGEBYSCORE {k} 1 0", "SADD {k} v",
-    "SREM {k} v", "SCARD {k}", "SISMEMBER {k} v", "HEXISTS {k} f", "PERSIST {k}", "XADD {k} * f v",
-    "XTRIM {k} MAXLEN 1", "TIME",
+    "SREM {k} v", "SMEMBERS {k}", "SSCAN {k} 0", "SCARD {k}", "SISMEMBER {k} v", "ZCOUNT {k} 0 1", "HEXISTS {k} f",
+    "HKEYS {k}", "PERSIST {k}", "XADD {k} * f v", "XTRIM {k} MAXLEN 1", "TIME",
 )  # fmt: skip
 
 
