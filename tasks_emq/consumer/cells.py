@@ -13,6 +13,7 @@ from tasks_emq.consumer.child import Child, Death
 from tasks_emq.consumer.outcome import Abandon, AwaitChildren, Crashed, HandBack, Outcome, Running
 from tasks_emq.consumer.settings import Settings
 from tasks_emq.consumer.targets import Recipe, is_importable
+from tasks_emq.core.job import number
 from tasks_emq.core.runs import Ended, PutOff
 from tasks_emq.errors import TaskTimeout
 
@@ -170,6 +171,7 @@ class Cells:
     def __init__(self, recipe: Recipe | None, settings: Settings) -> None:
         self._recipe = recipe
         self._limit = settings.max_memory
+        self._max_stalled = settings.max_stalled
         self._free = asyncio.Semaphore(settings.isolated_count)
         self._idle: list[Cell] = []
         self._all: set[Cell] = set()
@@ -195,8 +197,9 @@ class Cells:
         done(run, outcome)
 
     async def _in_cell(self, run: Running) -> Outcome:
-        # A job that has lost its owner before gets a fresh one, so that its resource usage is its own.
-        reused = run.task is not None and run.task.isolate and b"stc" not in run.taken.fields
+        # A job whose last run this is gets a fresh one, so that the resource usage it fails with is its own.
+        lost = number(run.taken.fields, b"stc")
+        reused = lost == 0 or lost < self._max_stalled
         cell = self._take() if reused else self._new()
         try:
             return await cell.work(run)

@@ -13,7 +13,7 @@ from typing import Any, Final
 from tasks_emq.consumer.reports import Key
 from tasks_emq.consumer.settings import Settings
 from tasks_emq.core import control, runs
-from tasks_emq.core.calls import Call
+from tasks_emq.core.calls import Call, Command
 from tasks_emq.core.keys import QueueKeys, queue_keys, user_id
 from tasks_emq.core.runs import FINISH_BATCH
 from tasks_emq.errors import BrokerError, EmqError
@@ -50,15 +50,16 @@ class Ward:
 
     Args:
         name: for messages. hello: what it said of itself. held: its jobs. beat: monotonic seconds of its last
-            sign of life. guilty: jobs that blocked it, when it was killed for that. killed: by the supervisor.
+            sign of life. killed: by the supervisor. why: in words. guilty: the jobs that it was killed for.
     """
 
     name: str
     hello: dict[str, Any] | None = None
     held: dict[Key, Held] = field(default_factory=dict)
     beat: float = 0.0
-    guilty: frozenset[Key] = frozenset()
     killed: bool = False
+    why: str = ""
+    guilty: frozenset[Key] = frozenset()
 
     def took(self, number: int, rows: Sequence[Any]) -> None:
         """Note jobs that it is about to start."""
@@ -95,7 +96,7 @@ class Custody:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._client: AsyncClient | None = None
-        self._failing = False
+        self._failing = self._connected = False
         self._looked = 0.0
 
     def use(self, url: str) -> None:
@@ -117,6 +118,10 @@ class Custody:
         if self._client is None:
             return
         try:
+            if not self._connected:
+                # Before the first lock needs it: later the server may take no more clients.
+                await self._client.run(Command(("PING",), bytes))
+                self._connected = True
             await self._renew(self._client, wards)
             if monotonic() - self._looked >= _LOOK_EVERY_S - self._settings.lock / 12:
                 self._looked = monotonic()
@@ -164,7 +169,7 @@ class Custody:
         """Give back all that a dead consumer had taken.
 
         A job that it had reported may be what killed it, and is charged; one that it had not has not started. When
-        the supervisor killed it, only those that blocked it are charged.
+        the supervisor killed it, only those are charged that it was killed for.
 
         Args:
             how: in which it died.

@@ -7,6 +7,7 @@ import logging
 import random
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Protocol
 
@@ -14,6 +15,7 @@ from tasks_emq.consumer.fetch import Lane
 from tasks_emq.consumer.outcome import Running
 from tasks_emq.consumer.settings import Settings
 from tasks_emq.core import control, runs
+from tasks_emq.core.calls import Command
 from tasks_emq.errors import BrokerError
 from tasks_emq.io.exchange import Patience
 from tasks_emq.io.sync import Client
@@ -92,6 +94,9 @@ class LockThread(threading.Thread):
         """Renew every lock when a third of its time is over; try again soon while the server is away."""
         usual = pause = min(self._settings.lock / 6, _LOOK_EVERY_S)
         looked = 0.0
+        with suppress(BrokerError):
+            # Connected before the first lock needs it: later the server may take no more clients.
+            self._client.run(Command(("PING",), bytes))
         while not self._ended.wait(pause):
             try:
                 for lane in self._lanes:

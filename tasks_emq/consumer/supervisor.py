@@ -18,6 +18,7 @@ from tasks_emq.consumer.child import Child, Death
 from tasks_emq.consumer.crew import OfCrew
 from tasks_emq.consumer.custody import Custody, Ward
 from tasks_emq.consumer.http import Face
+from tasks_emq.consumer.reports import Key
 from tasks_emq.consumer.settings import Settings
 from tasks_emq.consumer.shutdown import on_signals
 from tasks_emq.consumer.targets import Recipe
@@ -28,11 +29,13 @@ log = logging.getLogger("tasks_emq.consumer")
 #: Waits before a dead consumer is replaced: from the first to the longest, doubled with each early death.
 _FIRST_WAIT_S: Final = 0.1
 _LONGEST_WAIT_S: Final = 30.0
-#: Who has lived so long did not die of how it was started.
-_LIVED_S: Final = 10.0
+#: Who has served for so long did not die of how it was started.
+_SERVED_S: Final = 1.0
 #: What a consumer gets above its grace, and after a second signal, for its last writes before it is killed.
 _LAST_WRITES_S: Final = 3.0
 _HURRY_S: Final = 4.5
+#: A consumer that uses so many times its max_memory is not waited for any more.
+_TOO_LARGE: Final = 1.5
 
 
 class Member:
@@ -46,7 +49,7 @@ class Member:
         self, name: str, custody: Custody, recipe: Recipe, queues: Sequence[str] | None, options: Any
     ) -> None:
         self.ward = Ward(name)
-        self.began = monotonic()
+        self._ready_at: float | None = None
         self.refused: tuple[int, str] | None = None
         self.said_bye = False
         self.retiring = asyncio.Event()
@@ -63,10 +66,26 @@ class Member:
         """Whether it has begun to serve."""
         return self.ward.hello is not None
 
-    def kill(self, guilty: frozenset[Any] = frozenset()) -> None:
-        """End it now; its jobs are not charged but for those that blocked it."""
-        if self.death is None:
-            self.ward.killed, self.ward.guilty = True, guilty
+    @property
+    def served_s(self) -> float:
+        """Seconds since it began to serve, 0 when it has not."""
+        return 0.0 if self._ready_at is None else monotonic() - self._ready_at
+
+    @property
+    def rss(self) -> int:
+        """Bytes of memory that it has."""
+        return self._child.rss()
+
+    def kill(self, why: str = "", guilty: frozenset[Key] = frozenset()) -> None:
+        """End it now; of its jobs only those are charged that it is killed for.
+
+        Args:
+            why: in words. guilty: those jobs.
+        """
+        if self.death is None and not self.ward.killed:
+            if why:
+                log.error("%s is killed: %s", self.ward.name, why)
+            self.ward.killed, self.ward.why, self.ward.guilty = True, why, guilty
             self._child.kill()
 
     def _received(self, message: list[Any]) -> None:
@@ -76,7 +95,8 @@ class Member:
         elif kind == "beat":
             self.ward.ended(rest[0])
         elif kind == "ready":
-            self.ward.hello, self.ward.beat = rest[0], monotonic()
+            self.ward.hello = rest[0]
+            self.ward.beat = self._ready_at = monotonic()
             self._custody.use(rest[0]["url"])
         elif kind == "refused":
             self.refused = (rest[0], rest[1])
@@ -182,7 +202,7 @@ class Supervisor:
                 return
             if member.said_bye:
                 continue  # somebody has stopped it
-            early = 0 if member.is_ready and monotonic() - member.began > _LIVED_S else early + 1
+            early = 0 if member.served_s > _SERVED_S else early + 1
             wait = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2 ** (early - 1)) if early else _FIRST_WAIT_S
             await self._first(self._stopping, timeout=random.uniform(wait / 2, wait))
 
@@ -209,8 +229,8 @@ class Supervisor:
         elif not member.said_bye and not (member.ward.killed and self._stopping.is_set()):
             log.error("%s: %s", name, member.refused[1] if member.refused else death)
         if not member.said_bye:
-            blocked = "it blocked its process for longer than its timeout; " if member.ward.guilty else ""
-            await self._custody.give_back(member.ward, f"{blocked}{death}")
+            why = f"{member.ward.why}; " if member.ward.why else ""
+            await self._custody.give_back(member.ward, f"{why}{death}")
         self._members.discard(member)
 
     async def _tend(self) -> None:
@@ -219,15 +239,22 @@ class Supervisor:
         while True:
             await asyncio.sleep(every)
             for member in list(self._members):
-                guilty = member.ward.overrun(monotonic())
-                if guilty and not member.ward.killed:
-                    log.error("%s is blocked by a job that is over its timeout; it is killed", member.ward.name)
-                    member.kill(guilty)
+                self._judge(member)
             wards = [(member.ward, member.send) for member in self._members if not member.dead.is_set()]
             try:
                 await self._custody.tend(wards)
             except Exception:
                 log.exception("renewing locks failed; going on")
+
+    def _judge(self, member: Member) -> None:
+        """End a consumer that a job blocks, or that grows although it should have ended."""
+        guilty = member.ward.overrun(monotonic())
+        if guilty:
+            member.kill("a job blocked it for longer than its timeout", guilty)
+        limit = self._settings.max_memory
+        if limit and (rss := member.rss) > limit * _TOO_LARGE:
+            # Which of its jobs it is nobody knows.
+            member.kill(f"it used {rss / 2**20:.0f} MiB of memory", frozenset(member.ward.held))
 
     async def _wind_down(self) -> None:
         """End all consumers in order, and those that do not end by their grace by force."""
