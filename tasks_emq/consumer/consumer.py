@@ -208,7 +208,8 @@ class Consumer:
 
     async def _consume(self, stopping: asyncio.Event, hurry: asyncio.Event, link: Link | None) -> None:
         settings = self.settings
-        cells, pool = Cells(self.recipe or recipe_of(self.app), settings), Pool(settings.thread_count)
+        recipe = None if self.app.server.memory else self.recipe or recipe_of(self.app)
+        cells, pool = Cells(recipe, settings), Pool(settings.thread_count)
         token = f"{os.urandom(8).hex()}:"
         lanes = self._make_lanes(token, cells, pool)
         face = self.face.shown if self.face else ""

@@ -273,7 +273,7 @@ class Supervisor:
                 if not member.dead.is_set():
                     log.warning("%s has not ended in its time; it is killed", member.ward.name)
                     member.kill()
-            await self._ended(self._settings.lock)
+            await self._ended(_LAST_WRITES_S)
 
     async def _ended(self, timeout: float, unless: asyncio.Event | None = None) -> bool:
         """Wait until all have ended and their jobs are back; False: not within the time, or not waited for."""

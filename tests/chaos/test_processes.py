@@ -5,6 +5,7 @@ EMQ_TEST_LONG=1 takes as many as reliability's matrix asks for.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import random
@@ -177,8 +178,9 @@ def test_files_and_connections_run_out(tmp_path: Path, home: Path) -> None:
 def test_this_process_forks_while_it_talks(app: App, valkey_url: str) -> None:
     """F14: parent and child use the same app; no reply goes to the wrong one."""
     rounds = 5000 if LONG else 500
-    job = tasks.nap.delay(0)
-    job.state()
+    with consuming(app, ["mixed"]):
+        job = tasks.nap.delay(0)
+        job.result(timeout=10)
     wrong: list[str] = []
 
     def ask(count: int, say: list[str]) -> None:
@@ -192,7 +194,8 @@ def test_this_process_forks_while_it_talks(app: App, valkey_url: str) -> None:
         mine: list[str] = []
         with contextlib.suppress(BaseException):
             ask(rounds, mine)
-            os._exit(1 if mine else 0)
+            ended = job.result(timeout=5) == asyncio.run(job.aresult(timeout=5))
+            os._exit(1 if mine or not ended else 0)
         os._exit(2)
     talking = threading.Thread(target=ask, args=(rounds, wrong))
     talking.start()

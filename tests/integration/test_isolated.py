@@ -118,6 +118,7 @@ def test_memory_has_a_limit(app: App) -> None:
     assert "SIGKILL" in error.reason
 
 
+@pytest.mark.chaos
 def test_a_slot_is_free_within_a_second_of_a_crash(app: App) -> None:
     with consuming(app, isolated=2, concurrency=2):
         both = [tasks.deaf.delay(), tasks.deaf.delay()]
@@ -129,6 +130,7 @@ def test_a_slot_is_free_within_a_second_of_a_crash(app: App) -> None:
         assert time.monotonic() - began < 1
 
 
+@pytest.mark.chaos
 def test_cancelling_kills(app: App, watch: Watch) -> None:
     """A run that listens ends by itself; one that does not is killed. Both jobs are cancelled or completed."""
 
@@ -172,6 +174,7 @@ def test_a_lost_lock_ends_the_process(app: App, watch: Watch) -> None:
     assert watch.hash(job.id).get("failedReason") is None
 
 
+@pytest.mark.chaos
 def test_nothing_is_inherited(app: App) -> None:
     """Neither connections nor files of the consumer: only standard streams and the channel."""
     with consuming(app), open(__file__) as held:

@@ -12,10 +12,10 @@ from pathlib import Path
 import isolated_tasks as tasks
 import pytest
 import redis
-from consuming import Program, Watch, failed
+from consuming import Program, Watch, consuming, failed
 from waiting import eventually
 
-from tasks_emq import App
+from tasks_emq import App, ConfigError
 from tasks_emq.io.connect import Server
 
 QUICK = ("-q", "mixed", "--stalled-interval", "0.2")
@@ -120,7 +120,8 @@ def test_a_blocked_loop_is_ended_at_the_limit_of_its_job(
     assert len(ledger(home, "nap")) == 2
 
 
-@pytest.mark.parametrize("stubborn", [False, pytest.param(True, marks=pytest.mark.chaos)])
+@pytest.mark.chaos
+@pytest.mark.parametrize("stubborn", [False, True])
 def test_a_stop_gives_everything_back(stubborn: bool, home: Path, app: App, watch: Watch, valkey_url: str) -> None:
     """Within the grace, in order, uncharged; a process that cannot even hear it is killed."""
     with Program(home, valkey_url, *QUICK, "-p", "2", "-c", "2", "--grace", "0.2", "--lock", "60") as program:
@@ -189,3 +190,23 @@ def test_a_burst_ends_when_all_have_ended(home: Path, app: App, watch: Watch, va
     with Program(home, valkey_url, *QUICK, "-p", "2", "-c", "2", "--burst") as program:
         assert program.wait(30) == 0
     assert [job.state() for job in jobs] == ["completed"] * 8
+
+
+@pytest.mark.chaos
+def test_in_python(home: Path, app: App, watch: Watch) -> None:
+    with consuming(app, ["mixed"], processes=2):
+        assert len({job.result(timeout=20) for job in [tasks.nap.delay(0.5) for _ in range(200)]}) == 2
+    assert watch.locks() == []
+
+
+def test_an_app_that_nobody_else_can_import(valkey_url: str) -> None:
+    local = App(valkey_url)
+
+    @local.task(name="local")
+    def work() -> None: ...
+
+    with pytest.raises(ConfigError, match="move it and its tasks into a module"), consuming(local, processes=2):
+        pass
+    with pytest.raises(ConfigError, match="max_jobs"), consuming(local, max_jobs=2):
+        pass
+    local.close()

@@ -315,3 +315,19 @@ def test_a_single_slot_goes_round(weights):
         serve(lanes)
         next(lane for lane in lanes if lane.running).end()
     assert [round(lane.turns) for lane in lanes] == [20] * len(weights)
+
+
+def test_processes_bound_what_is_claimed_like_threads() -> None:
+    """While a job may need a process of its own, no more are taken than are idle."""
+    slots = Slots(10, None, None, 2)
+    lane = slots.join(QueueShare("q"))
+    slots.set_hungry(lane, True)
+    assert slots.claim(lane, 100) == 2
+    assert slots.claim(lane, 100) == 0
+    slots.child_not_needed()
+    assert slots.claim(lane, 100) == 1
+    slots.run_ended(in_thread=False, in_child=True)
+    slots.run_ended(in_thread=False)
+    assert slots.claim(lane, 100) == 1
+    slots.unclaim(1)
+    assert slots.available == 1
