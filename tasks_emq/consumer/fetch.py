@@ -7,11 +7,13 @@ import logging
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from tasks_emq.consumer.cells import Cells
 from tasks_emq.consumer.finish import Pending, once_more, plan, tell, written
+from tasks_emq.consumer.flights import Flights
 from tasks_emq.consumer.inputs import aside, failed_by, needs_inputs, read_children, take_inputs
 from tasks_emq.consumer.outcome import Abandon, AwaitChildren, HandBack, Outcome, Running
 from tasks_emq.consumer.park import Park
@@ -44,8 +46,9 @@ _LIMIT_S: Final = 1.0
 class Lane:
     """Serves one queue.
 
-    `drive` has at most one write under way: outcomes that gather meanwhile go out together in the next, which also
-    fetches for every slot that is free. `parking` sleeps on the marker while the queue is empty.
+    `drive` has one write under way, or two while there is much to carry (`flights.py`): outcomes that gather
+    meanwhile go out together in the next, which also fetches for every slot that is free. `parking` sleeps on the
+    marker while the queue is empty.
 
     Args:
         app, share, settings: what and how. slots: shared with the other lanes. pool: threads.
@@ -92,6 +95,8 @@ class Lane:
         self._limited: asyncio.TimerHandle | None = None
         self._paced: asyncio.TimerHandle | None = None
         self._limiting = False
+        self._flights = Flights(slots.total)
+        self._late: list[tuple[int, int, Fetched]] = []
         self._reclaims = Reclaims(
             self.keys, self._client, settings.lock_ms, found=self._found_again, changed=self.wake
         )
@@ -122,7 +127,8 @@ class Lane:
     @property
     def settled(self) -> bool:
         """Nothing runs and nothing is left to write."""
-        return not self.running and not self._pending and not self._reclaims.searching
+        idle = not self._flights.under_way and not self._late
+        return idle and not self.running and not self._pending and not self._reclaims.searching
 
     def is_done(self, seconds: float) -> bool:
         """Whether the queue has been empty for so long and nothing runs here."""
@@ -131,22 +137,40 @@ class Lane:
     async def drive(self) -> None:
         """Write, fetch and start until `closed` and settled."""
         self.feed()
+        writers = [self._loop.create_task(self._write_on()) for _ in range(2)]
+        try:
+            await asyncio.gather(*writers)
+        finally:
+            for writer in writers:
+                writer.cancel()
+
+    async def _write_on(self) -> None:
         while not (self.closed and self.settled):
-            # A rate limit is written before the next fetch, not beside it: it must hold for that one.
-            take = None if self._limiting else self._take()
-            self._limiting = False
-            batch = [self._pending.popleft() for _ in range(min(len(self._pending), FINISH_BATCH))]
-            if batch or take:
-                await self._write(batch, take)
-                continue
-            self._wake.clear()
-            await self._wake.wait()
+            if not self._flights.may_leave(len(self._pending), self._slots.available) or not await self._leave():
+                self._wake.clear()
+                await self._wake.wait()
+
+    async def _leave(self) -> bool:
+        """Write what there is to write; False when there is nothing."""
+        # A rate limit is written before the next fetch, not beside it: it must hold for that one.
+        limiting, self._limiting = self._limiting, False
+        take = None if limiting or not self._flights.may_fetch else self._take()
+        batch = [self._pending.popleft() for _ in range(min(len(self._pending), FINISH_BATCH))]
+        if not (batch or take):
+            return False
+        with self._flights.flight(limiting=limiting):
+            await self._write(batch, take)
+        if not self._flights.under_way:
+            self._start_late()
+        if self.closed or limiting:
+            self._wake.set()
+        return True
 
     def _take(self) -> Take | None:
         """Claim slots for a fetch: when the queue may have work, and along with every end."""
         if not self.fetching or self.holding or not (self._claimant.hungry or self._pending) or self._limited:
             return None
-        count = self._slots.claim(self._claimant, FINISH_BATCH)
+        count = self._slots.claim(self._claimant, self._flights.most)
         if not count:
             if self._slots.wait_s and not self._paced:
                 self._paced = self._loop.call_later(self._slots.wait_s, self._paced_out)
@@ -222,6 +246,7 @@ class Lane:
 
     def _start_all(self, fetched: Fetched, take: Take) -> None:
         missing = take.count - len(fetched.jobs)
+        self._flights.full = not missing
         if missing:
             self._slots.unclaim(missing)
         for job_id in fetched.dropped:
@@ -234,10 +259,20 @@ class Lane:
         self._slots.started(len(fetched.jobs))
         if self.took and fetched.jobs:
             self.took(fetched.jobs)
-        # Jobs of a fetch that was under way when the stop came go back to the head, the last one first.
-        for taken in fetched.jobs if self.fetching else reversed(fetched.jobs):
+        if not self.fetching:
+            number = int(take.token.removeprefix(self._token_prefix))
+            self._late.append((fetched.now_ms, number, fetched))
+            return
+        for taken in fetched.jobs:
             self._start(taken, fetched.now_ms)
         self._woken()
+
+    def _start_late(self) -> None:
+        """Jobs of fetches that were under way when the stop came go back to the head, the last one first."""
+        for *_, fetched in sorted(self._late, key=itemgetter(0, 1), reverse=True):
+            for taken in reversed(fetched.jobs):
+                self._start(taken, fetched.now_ms)
+        self._late.clear()
 
     def _rest(self, fetched: Fetched) -> None:
         """The queue is empty: park until the marker, the next due time or the longest sleep."""
