@@ -25,7 +25,7 @@ Repeat   safe: answers -3
 --- @include "events"
 --- @include "marker"
 --- @include "meta"
---- @include "parent"
+--- @include "rerun"
 
 local q = { events = KEYS[2], wait = KEYS[4], meta = KEYS[5], active = KEYS[7], marker = KEYS[8] }
 local job, target, id, side = KEYS[1], KEYS[3], ARGV[1], ARGV[2]
@@ -36,31 +36,21 @@ read('LLEN', q.wait)
 if (read_job('HLEN', job) or 0) == 0 then return -1 end
 if not read('ZSCORE', target, id) then return -3 end
 local h = redis.call('HMGET', job, 'parentKey', 'x:cancel')
-local parent, ended, gone = h[1], {}, {}
-
--- A failed child that is no more cannot be retried: it does not stand in the way for ever.
-for _, key in ipairs(read('ZRANGE', job .. ':unsuccessful', 0, 999)) do
-  if redis.call('EXISTS', key) == 0 then gone[#gone + 1] = key end
-end
--- The edges of children that were cancelled with their parent are open still: it would wait for them in vain.
+local parent, ended, lost = h[1], {}, lost_children(job)
 if h[2] then
   if read('SCARD', job .. ':dependencies') > 1000 then refuse('ERR EMQ more than 1000 children are open; retry them') end
-  for _, key in ipairs(redis.call('SMEMBERS', job .. ':dependencies')) do
-    local child = parent_of(key)
-    if child and read('ZSCORE', child.failed, child.id) then
-      local told = read_job('HMGET', key, 'parent', 'failedReason') or {}
-      ended[#ended + 1] = { key = key, policy = policy_of(told[1]), reason = told[2] or '' }
-    end
-  end
+  ended = cancelled_children(job)
 end
 
 redis.call(side, q.wait, id)
 redis.call('ZREM', target, id)
 redis.call('HDEL', job, 'finishedOn', 'processedOn', 'err', 'x:cancel', ARGV[3])
+-- A value is in the field of the codec that the queue had then; it is none of the new run.
+if ARGV[4] == 'completed' then redis.call('HDEL', job, 'returnvalue', 'result') end
 if ARGV[5] == '1' then redis.call('HDEL', job, 'atm', 'stc', 'defa') end
-if #gone > 0 then redis.pcall('ZREM', job .. ':unsuccessful', unpack(gone)) end
+if #lost > 0 then redis.pcall('ZREM', job .. ':unsuccessful', unpack(lost)) end
 if parent then settle_edge(reopen_edge, parent, job) end
-for _, child in ipairs(ended) do settle_edge(settle_failed, job, child.key, child.policy, child.reason, now) end
+settle_cancelled(job, ended, now)
 if not is_closed(q, meta) then ring(q) end
 emit_trimming(q, meta, 'waiting', 'jobId', id, 'prev', ARGV[4])
 return 1

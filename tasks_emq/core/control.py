@@ -150,7 +150,9 @@ class Moved:
     left: int
 
 
-def move_jobs_to_wait(keys: QueueKeys, state: State, count: int = BATCH) -> Call[Moved]:
+def move_jobs_to_wait(
+    keys: QueueKeys, state: State, count: int = BATCH, *, ts_ms: int | None = None
+) -> Call[Moved]:
     """Let the oldest jobs of a state run now.
 
     Args:
@@ -158,7 +160,8 @@ def move_jobs_to_wait(keys: QueueKeys, state: State, count: int = BATCH) -> Call
 
     Script: moveJobsToWait-8
     """
-    return Call(_MOVE, keys.of(_MOVE, target=STATE_KEYS[state][0]), (count, state), lambda reply: Moved(*reply))
+    args = (count, state, _ts(ts_ms))
+    return Call(_MOVE, keys.of(_MOVE, target=STATE_KEYS[state][0]), args, lambda reply: Moved(*reply))
 
 
 @dataclass(frozen=True, slots=True)

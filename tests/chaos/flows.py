@@ -231,16 +231,16 @@ class Storm:
         self.did["waiting parents seen"] += seen
         self.problems += [f"waits without a living child: {key}" for key in vain]
         for watch in watches:
-            self._note_lost_relays(client, watch)
+            self._note_lost(client, watch)
 
-    def _note_lost_relays(self, client: Any, watch: Watch) -> None:
-        """A relay that a poison took along has no line in the ledger: its workflow is found here."""
+    def _note_lost(self, client: Any, watch: Watch) -> None:
+        """A job that a poison took along may have no line in the ledger: its workflow is found here."""
         since = self._seen.get(watch.queue, 0)
         for raw, score in client.zrangebyscore(watch.key("failed"), f"({since}", "+inf", withscores=True):
             self._seen[watch.queue] = score
             key = watch.key(raw.decode())
-            name, reason = client.hmget(key, "name", "failedReason")
-            if name == b"tasks_emq.relay" and b"stalled" in (reason or b""):
+            reason = client.hget(key, "failedReason")
+            if b"stalled" in (reason or b""):
                 while above := client.hget(key, "parentKey"):
                     key = above.decode()
                 self._lost.add(key)
@@ -271,6 +271,7 @@ class Storm:
             self.did[name] += len(ends)
         self.did["jobs"] = len(found.names)
         self.did["bodies"] = sum(found.began.values())
+        self.did["stalled out, not begun"] = sum(label == "?" for label in found.given_up())
         self.did["stalled out"] = sum("stalled" in reason for reason in found.reasons.values())
 
     def _judge_flow(self, flow: Flow, found: Evidence, lost: set[int]) -> None:
@@ -281,8 +282,8 @@ class Storm:
             if flow.expected is not ... or not found.ends["removed"][key]:
                 self.problems.append(f"a workflow has no end: {key}")
             return
-        lost_relay = app.keys(key[0]).key(key[1]) in self._lost
-        if flow.expected is ... or lost_relay or not lost.isdisjoint(flow.labels):
+        lost_here = app.keys(key[0]).key(key[1]) in self._lost
+        if flow.expected is ... or lost_here or not lost.isdisjoint(flow.labels):
             self.did["undetermined"] += 1
         elif outcome != flow.expected:
             self.problems.append(f"{key} gave {outcome}, not {flow.expected}")

@@ -93,9 +93,9 @@ class Evidence:
             return None
         raise KeyError(key)
 
-    def given_up(self) -> set[str]:
-        """The labels of the jobs that were failed because they had lost too many consumers."""
-        return {self.labels.get(key, "?") for key, reason in self.reasons.items() if "stalled" in reason}
+    def given_up(self) -> list[str]:
+        """The labels of the jobs that were failed because they had lost too many consumers; `?`: it never began."""
+        return [self.labels.get(key, "?") for key, reason in self.reasons.items() if "stalled" in reason]
 
     def faults(self) -> Iterator[str]:
         """What must not be, whatever was done to the workflows."""

@@ -162,6 +162,61 @@ def test_a_tree_that_failed_runs_again_as_a_whole(kit):
     assert kit.finish(kit.take()).codes == [0]
 
 
+def retry_many(kit, count=250):
+    return kit.run(control.move_jobs_to_wait(kit.keys, "failed", count, ts_ms=T0 + 5))
+
+
+def test_parents_retried_with_others_whose_failed_child_is_no_more(kit):
+    family(kit, "fpof", children=("a",))
+    kit.finish(kit.take(), "E: no", failed=True, keep=False)
+    kit.finish(kit.take(), "E: no", failed=True)
+    assert retry_many(kit) == control.Moved(1, 0)
+    assert kit.ids("p:unsuccessful") == []
+    assert kit.finish(kit.take()).codes == [0]
+
+
+def test_a_cancelled_tree_is_retried_as_a_whole(kit):
+    """The parent waits for its children, which run again with it."""
+    family(kit, "fpof", children=("a",))
+    kit.run(control.cancel_job(kit.keys, "p", "n", ts_ms=T0))
+    retry_many(kit)
+    assert kit.members("p:dependencies") == keys_of(kit, "a")
+    assert "defa" not in kit.hash("p")
+    parent = take_id(kit, "p")
+    assert aside(kit, parent) == 0
+    kit.finish(kit.take())
+    assert kit.finish(kit.take()).codes == [0]
+
+
+def test_a_cancelled_parent_is_retried_without_its_children(kit):
+    """They are failed still, so their edges are settled by their policies: it would wait for them in vain."""
+    kit.add("p", has_children=True)
+    child(kit, "q1", "fpof")
+    child(kit, "q2", "idof")
+    kit.run(control.cancel_job(kit.keys, "p", "n", ts_ms=T0))
+    assert retry_many(kit, 1) == control.Moved(1, 2)
+    assert kit.ids("wait") == ["p"]
+    assert kit.members("p:dependencies") == set()
+    assert kit.scores("p:unsuccessful") == {kit.key("q1"): T0 + 5}
+    assert kit.hash("p:failed") == {kit.key("q2"): "JobCancelled: cancelled"}
+
+
+def test_jobs_with_many_children_are_retried_in_several_calls(kit):
+    """T7: no call touches more than 1,000 ids, but those of one job."""
+    for job_id in ("a", "b", "c"):
+        kit.finish(kit.running(job_id), "E: no", failed=True)
+        kit.client.zadd(kit.key(f"{job_id}:unsuccessful"), {kit.key(f"x{n}"): 1 for n in range(600)})
+    assert [retry_many(kit) for _ in range(3)] == [control.Moved(1, left) for left in (2, 1, 0)]
+
+
+@pytest.mark.parametrize("field", ["result", "returnvalue"])
+def test_no_value_of_the_old_run_is_left(kit, field):
+    """The queue had another codec then."""
+    kit.finish(kit.running("a"), field=field)
+    kit.run(calls.reprocess_job(kit.keys, "a", "completed", result_field="result"))
+    assert kit.hash("a").keys() & {"result", "returnvalue"} == set()
+
+
 def test_a_parent_that_has_gone_on_is_left_alone(kit):
     """An ignored child runs again while its parent runs, and after that has completed."""
     family(kit, "idof", children=("a",))

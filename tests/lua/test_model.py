@@ -477,7 +477,7 @@ class Queues(RuleBasedStateMachine):
     def move_many(self, state, count, seldom):
         if seldom > 1:
             return
-        self.pair.ask(control.move_jobs_to_wait(KEYS, state, count))
+        self.pair.ask(control.move_jobs_to_wait(KEYS, state, count, ts_ms=self.now))
 
     @rule(state=st.sampled_from(["completed", "failed", "delayed", "prioritized", "wait"]),
           limit=st.integers(0, 2), age=st.sampled_from([0, 10_000]), seldom=SELDOM)  # fmt: skip

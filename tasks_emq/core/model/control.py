@@ -140,26 +140,46 @@ def drain(keys: Keyspace, args: list[str]) -> object:
 
 def move_jobs(keys: Keyspace, names: list[str], args: list[str]) -> object:
     """moveJobsToWait: let the oldest jobs of a state run now."""
-    count, state = args
-    q, source = Queue(keys, names[0]), keys.zset(names[2])
-    ids = source.ordered()[: int(count)]
+    count, state, ts = args
+    q, source, now = Queue(keys, names[0]), keys.zset(names[2]), clock(keys, ts)
+    ids = _together(q, source.ordered()[: int(count)], state)
+    cancelled: list[Parent] = []
     for job_id in ids:
         if q.has(job_id):
-            job = q.job(job_id)
+            job, as_parent = q.job(job_id), Parent.of(keys, q.prefix + job_id)
             is_delayed = state == "delayed"
             q.push_ready(job_id, (whole(job.get("priority")) or 0) if is_delayed else 0)
             if is_delayed:
                 job["delay"] = "0"
             else:
+                as_parent.forget_lost()
+                cancelled += [as_parent] if "x:cancel" in job else []
                 for name in _LEFT_BY_AN_END:
                     job.pop(name, None)
                 if "parentKey" in job:
                     settle(Parent.of(keys, job["parentKey"]).reopen, q.prefix + job_id)
             q.tell_trimming("waiting", jobId=job_id, prev=state)
         del source[job_id]
+    for parent in cancelled:
+        parent.settle_cancelled(parent.cancelled(), now)
     if ids:
         q.ring_if_open()
     return [len(ids), len(source)]
+
+
+def _together(q: Queue, ids: list[str], state: str) -> list[str]:
+    """As many as touch at most 1000 ids with their children, or the first one."""
+    touched, taken = 0, list[str]()
+    for job_id in ids:
+        parent = Parent.of(q.keys, q.prefix + job_id)
+        touched += 1
+        if state != "delayed":
+            is_cancelled = q.has(job_id) and "x:cancel" in q.job(job_id)
+            touched += len(parent.unsuccessful) + (len(parent.open) if is_cancelled else 0)
+        if touched > 1000 and taken:
+            break
+        taken.append(job_id)
+    return taken
 
 
 _LEFT_BY_AN_END = (

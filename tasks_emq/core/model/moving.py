@@ -5,7 +5,7 @@ from __future__ import annotations
 from tasks_emq.core.model.fetching import Fetch, fetch_next
 from tasks_emq.core.model.finishing import Keep, leave_refusal, trim
 from tasks_emq.core.model.keyspace import Keyspace
-from tasks_emq.core.model.parents import Parent, policy_of, settle
+from tasks_emq.core.model.parents import Parent, settle
 from tasks_emq.core.model.queue import Queue, take_last
 from tasks_emq.core.model.schedules import late_schedules
 from tasks_emq.core.model.storing import clock
@@ -202,22 +202,19 @@ def reprocess(keys: Keyspace, names: list[str], args: list[str]) -> object:
     if job_id not in ended:
         return -3
     parent, job = Parent.of(keys, q.prefix + job_id), q.job(job_id)
-    children = [Parent.of(keys, key) for key in parent.open] if "x:cancel" in job else []
-    cancelled = [child for child in children if child.id in child.queue.failed]
+    cancelled = parent.cancelled() if "x:cancel" in job else []
     q.wait.insert(0 if side == "LPUSH" else len(q.wait), job_id)
     del ended[job_id]
-    for gone in ("finishedOn", "processedOn", "err", "x:cancel", name):
+    values = ("returnvalue", "result") if state == "completed" else ()
+    for gone in ("finishedOn", "processedOn", "err", "x:cancel", name, *values):
         job.pop(gone, None)
     if reset == "1":
         for gone in ("atm", "stc", "defa"):
             job.pop(gone, None)
     if "parentKey" in job:
         settle(Parent.of(keys, job["parentKey"]).reopen, q.prefix + job_id)
-    for key in [key for key in parent.unsuccessful if not Parent.of(keys, key).there]:
-        del parent.unsuccessful[key]
-    for child in cancelled:
-        told = child.queue.job(child.id)
-        settle(parent.child_failed, child.key, policy_of(told.get("parent")), told.get("failedReason", ""), now)
+    parent.forget_lost()
+    parent.settle_cancelled(cancelled, now)
     q.ring_if_open()
     q.tell_trimming("waiting", jobId=job_id, prev=state)
     return 1

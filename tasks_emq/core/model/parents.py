@@ -91,6 +91,23 @@ class Parent:
             self.ignored.pop(child, None)
             self.processed.pop(child, None)
 
+    def forget_lost(self) -> None:
+        """Failed children that are no more cannot be retried: they do not stand in the way of a new run."""
+        for key in [key for key in self.unsuccessful if not Parent.of(self.queue.keys, key).there]:
+            del self.unsuccessful[key]
+
+    def cancelled(self) -> list[Parent]:
+        """Children that were cancelled with this job, whose edges are open still."""
+        children = [Parent.of(self.queue.keys, key) for key in self.open]
+        return [child for child in children if child.id in child.queue.failed]
+
+    def settle_cancelled(self, children: list[Parent], now: int) -> None:
+        """Settle their edges, by their policies."""
+        for child in children:
+            told = child.queue.job(child.id)
+            reason = told.get("failedReason", "")
+            settle(self.child_failed, child.key, policy_of(told.get("parent")), reason, now)
+
     def _fail(self, child: str, reason: str, now: int) -> None:
         """The parent's next consumer turns `defa` into its failure."""
         self.unsuccessful[child] = now
