@@ -94,7 +94,7 @@ class Evidence:
         raise KeyError(key)
 
     def given_up(self) -> list[str]:
-        """The labels of the jobs that were failed because they had lost too many consumers; `?`: it never began."""
+        """The labels of the jobs that had lost too many consumers; `?`: it never began."""
         return [self.labels.get(key, "?") for key, reason in self.reasons.items() if "stalled" in reason]
 
     def faults(self) -> Iterator[str]:

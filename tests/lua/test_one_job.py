@@ -157,6 +157,15 @@ def test_promoting(kit, priority):
     assert [job.id for job in kit.fetch(count=2).jobs] == ["first", "a"]
 
 
+def test_c63_progress_50(kit):
+    """The hash and the event both hold `50`."""
+    job = kit.running("a")
+    kit.told()
+    kit.run(runs.update_progress(kit.keys, "a", "50", job.token, job.ats))
+    assert kit.hash("a")["progress"] == "50"
+    assert kit.events() == [{"event": "progress", "jobId": "a", "data": "50"}]
+
+
 def test_progress(kit):
     """updateProgress: the hash and the event both hold the JSON text."""
     job = kit.running("a")
