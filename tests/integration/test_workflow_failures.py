@@ -183,6 +183,19 @@ def test_a_failed_workflow_runs_again(tasks: Tasks, watch: Watch) -> None:
     assert t.runs_of("total") == [[1, 2]]
 
 
+@pytest.mark.parametrize("policy", ["ignore", "continue", "remove"])
+def test_members_that_never_come_into_being_fail_by_their_own_policy(policy: Any, tasks: Tasks) -> None:
+    """The step before them failed; an empty group after them does not hide it."""
+    t = tasks
+    members = group(t.show.s(), t.show.s(), on_failure="fail")
+    with consuming(t.app):
+        first = chain(t.boom.s(), on_failure="fail")
+        job = chain(group(first, on_failure="fail"), members, group([]), t.show.s(), on_failure=policy).delay()
+        with pytest.raises(JobFailed, match="child"):
+            job.result(SOON)
+    assert t.runs_of("show") == []
+
+
 def test_a_cancelled_workflow(tasks: Tasks) -> None:
     job = chain(tasks.add.options(delay=60).s(1, 1), tasks.show.s(), tasks.show.s()).delay()
     assert job.cancel()
