@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,9 @@ from tasks_emq.core.scripts import all_scripts
 
 #: Runs that one finish ends, and jobs that it takes: a consumer's slots by default.
 BATCH = 100
+#: A queue that forgets nothing, so that forgetting is not measured.
+KEEP_ALL = Retention(None, None, None, None)
+_DEFAULT = Retention()
 _LOCK_MS = 15_000
 _SENTINEL = b"emq-bench-end-of-replies"
 _RUN_S = 120.0
@@ -62,13 +66,13 @@ def measure(server: Server, program: Path, jobs: int) -> dict[str, float]:
     """
     keys = _prepare(server)
     jobs = min(-(-jobs // calls.ADD_BATCH) * calls.ADD_BATCH, Retention().completed_count or jobs)
-    new = [_job() for _ in range(jobs)]
+    new = [job() for _ in range(jobs)]
 
-    one_s = _send(server, program, (calls.add_job(keys, job) for job in new))
+    one_s = send(server, program, (calls.add_job(keys, job) for job in new))
     server.flush()
-    bulk_s = _send(server, program, _adds(keys, new))
+    bulk_s = send(server, program, adds(keys, new))
     before = server.cpu_s()
-    finish_s = _send(server, program, _finishes(keys, [job.id for job in new]))
+    finish_s = send(server, program, _finishes(keys, [job.id for job in new]))
     spent = server.cpu_s() - before
 
     completed, left = server.client.zcard(keys.key("completed")), server.client.llen(keys.key("active"))
@@ -86,23 +90,40 @@ def waiting_bytes(server: Server, program: Path, jobs: int, argument_size: int) 
     """Memory of the server per waiting job, events included, with an argument of so many characters."""
     keys = _prepare(server)
     before = server.memory()
-    _send(server, program, _adds(keys, (_job(argument_size) for _ in range(jobs))))
+    send(server, program, adds(keys, (job(argument_size) for _ in range(jobs))))
     return (server.memory() - before) / jobs
 
 
-def cost_at_depth(server: Server, program: Path, waiting: int, jobs: int) -> tuple[float, float]:
-    """What a job costs the server, in us: its add, and its end with the fetch, while so many others wait."""
+def fill(server: Server, program: Path, state: str, jobs: int) -> QueueKeys:
+    """A queue that holds nothing but so many jobs: `waiting`, `delayed` for a year, `completed` or `failed`."""
     keys = _prepare(server)
-    _send(server, program, _adds(keys, (_job() for _ in range(waiting))))
-    new = [_job() for _ in range(jobs)]
+    later = (int(time.time()) + 365 * 86_400) * 1000 if state == "delayed" else None
+    new = (replace(job(), eta_ms=None if later is None else later + n) for n in range(jobs))
+    if state in ("waiting", "delayed"):
+        send(server, program, adds(keys, new))
+        return keys
+    while part := list(islice(new, 100_000)):
+        send(server, program, adds(keys, part))
+        ids = [job.id for job in part]
+        send(server, program, _finishes(keys, ids, retention=KEEP_ALL, failed=state == "failed"))
+    return keys
+
+
+def cost_at_depth(
+    server: Server, program: Path, depth: int, jobs: int, *, state: str = "waiting"
+) -> tuple[float, float]:
+    """What a job costs the server, in us: its add, and its end with the fetch, beside so many others."""
+    keys = fill(server, program, state, depth)
+    before = server.client.zcard(keys.key("completed"))
+    new = [job() for _ in range(jobs)]
     start = server.cpu_s()
-    _send(server, program, _adds(keys, new))
+    send(server, program, adds(keys, new))
     added = server.cpu_s()
     ids = _oldest(server, keys, jobs)
     fetch_from = server.cpu_s()
-    _send(server, program, _finishes(keys, ids))
+    send(server, program, _finishes(keys, ids, retention=KEEP_ALL))
     ended = server.cpu_s()
-    if server.client.zcard(keys.key("completed")) != jobs:
+    if server.client.zcard(keys.key("completed")) != before + jobs:
         raise RuntimeError(f"not all of {jobs} jobs were completed")
     return (added - start) / jobs * 1e6, (ended - fetch_from) / jobs * 1e6
 
@@ -120,29 +141,33 @@ def _prepare(server: Server) -> QueueKeys:
     return QueueKeys("bench")
 
 
-def _job(argument_size: int = ARGUMENT_SIZE) -> NewJob:
+def job(argument_size: int = ARGUMENT_SIZE) -> NewJob:
     payload = codec("msgpack").pack_call(["x" * argument_size], {}, limit=1 << 20)
     return NewJob(id=new_job_id(time.time_ns() // 1_000_000), name="noop", payload=payload, field="args", opts={})
 
 
-def _adds(keys: QueueKeys, new: Iterable[NewJob]) -> Iterable[Call[Any]]:
+def adds(keys: QueueKeys, new: Iterable[NewJob]) -> Iterable[Call[Any]]:
     left = iter(new)
     while batch := list(islice(left, calls.ADD_BATCH)):
         yield calls.add_many(keys, batch)
 
 
-def _finishes(keys: QueueKeys, ids: Sequence[str]) -> Iterable[Call[Any]]:
+def _finishes(
+    keys: QueueKeys, ids: Sequence[str], *, retention: Retention = _DEFAULT, failed: bool = False
+) -> Iterable[Call[Any]]:
     """What one consumer with `BATCH` slots sends: a fetch, then ends, of which each but the last fetches too."""
-    result = codec("msgpack").pack_value(None, limit=1 << 20)
+    field, result = "result", codec("msgpack").pack_value(None, limit=1 << 20)
+    if failed:
+        field, result = "failedReason", b"Error: no"
     take = Take("token:0", min(BATCH, len(ids)), _LOCK_MS, "bench-1")
     yield runs.move_to_active(keys, take)
     for number, start in enumerate(range(0, len(ids), BATCH), 1):
-        ends = [Ended(id, take.token, 1, "result", result) for id in ids[start : start + BATCH]]
+        ends = [Ended(id, take.token, 1, field, result) for id in ids[start : start + BATCH]]
         take = Take(f"token:{number}", min(BATCH, len(ids) - start - len(ends)), _LOCK_MS, "bench-1")
-        yield runs.finish_many(keys, ends, take if take.count else None, Retention())
+        yield runs.finish_many(keys, ends, take if take.count else None, retention)
 
 
-def _send(server: Server, program: Path, commands: Iterable[Call[Any]]) -> float:
+def send(server: Server, program: Path, commands: Iterable[Call[Any]]) -> float:
     """Seconds from the first byte to the last reply."""
     stream = server.directory / "commands"
     with stream.open("wb") as file:
