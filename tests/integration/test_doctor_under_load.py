@@ -95,7 +95,7 @@ def test_a_queue_at_work_has_no_violations(app: App) -> None:
             ended.set()
             producer.join()
         assert checks >= 2
-        assert checked > 500
+        assert checked > 100
 
 
 def test_a_dead_consumer_is_no_damage_while_others_live(app: App, watch: Watch) -> None:

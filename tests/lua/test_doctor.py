@@ -206,3 +206,13 @@ def test_retention_is_checked_when_asked(kit: Kit, queue: Queue) -> None:
 def test_in_memory() -> None:
     with pytest.raises(ConfigError, match="memory://"):
         Queue("q", app=App("memory://doctor")).doctor()
+
+
+@pytest.mark.foreign_keys
+def test_what_is_left_is_told_once(kit: Kit, queue: Queue) -> None:
+    """A repair walks again after it has mended something; what it cannot mend is not told again."""
+    healthy(kit)
+    kit.client.lrem(kit.key("wait"), 0, "w1")
+    kit.client.set(kit.key("a:b:c"), "x")
+    found = sorted((v.kind, v.mended) for v in check(queue, repair=True))
+    assert found == [("stray", False), ("unplaced", True)]

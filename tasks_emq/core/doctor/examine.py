@@ -25,6 +25,8 @@ from tasks_emq.errors import BrokerError, ConfigError
 
 #: Repairs of one thing, each of which is followed by a new look; what is cut off a piece at a time needs many.
 _ROUNDS: Final = 1000
+#: Walks of one repair, each as long as the one before has mended something.
+_WALKS: Final = 4
 #: Waits for what may pass by itself.
 _WAITS: Final = 3
 _PLACE_COUNT: Final = 2**32
@@ -52,10 +54,14 @@ class Options:
 
 @dataclass(slots=True)
 class _Walk:
-    """The state of one call; `deferred`: what was seen of what may pass by itself, by its fingerprint."""
+    """The state of one walk.
+
+    `said`: what was told in this call and is not mended. `deferred`: what was seen of what may pass by itself.
+    """
 
     keys: QueueKeys
     options: Options
+    said: set[Violation]
     lists: dict[str, Counter[str]] = field(default_factory=dict)
     broken: set[str] = field(default_factory=set)
     deferred: dict[tuple[Subject, str], str] = field(default_factory=dict)
@@ -64,6 +70,7 @@ class _Walk:
     highest_place: int = 0
     count: int = 0
     cursor: str = ""
+    mended: int = 0
 
     @property
     def full(self) -> bool:
@@ -76,7 +83,21 @@ def examine(keys: QueueKeys, options: Options) -> Steps:
     Raises:
         ConfigError: a cursor that is none.
     """
-    walk = _Walk(keys, options)
+    count = 0
+    said: set[Violation] = set()
+    for _ in range(_WALKS):
+        walk = _Walk(keys, options, said, count=count)
+        yield from _walk(walk)
+        yield Items([Checked(walk.count, walk.cursor)])
+        # A job that was put somewhere may show what was hidden before, e.g. to its parent.
+        if not walk.mended or walk.cursor or options.cursor:
+            return
+        count = walk.count
+
+
+def _walk(walk: _Walk) -> Steps:
+    """Look at everything once."""
+    options = walk.options
     phases = ["queue", *PLACES, "strays", "end"]
     phase, _, inner = (options.cursor or "queue:").partition(":")
     if phase not in phases:
@@ -98,7 +119,6 @@ def examine(keys: QueueKeys, options: Options) -> Steps:
             yield from _counters(walk)
         inner = ""
     yield from _look_again(walk)
-    yield Items([Checked(walk.count, walk.cursor)])
 
 
 def _types(walk: _Walk) -> Steps:
@@ -287,12 +307,12 @@ def _treat(walk: _Walk, one: Looked, passing: frozenset[str]) -> Steps:
                 finding = finding or found
             elif found.detail not in said:
                 said.add(found.detail)
-                yield Items([_violation(walk.keys, found)])
+                yield from _tell(walk, _violation(walk.keys, found))
         if finding is None:
             return
         done: bool | str = yield from _mend(walk, one, finding)
         if isinstance(done, str):
-            yield Items([_violation(walk.keys, finding, note=done)])
+            yield from _tell(walk, _violation(walk.keys, finding, note=done))
             return
         if done and finding.detail not in said:
             said.add(finding.detail)
@@ -301,12 +321,20 @@ def _treat(walk: _Walk, one: Looked, passing: frozenset[str]) -> Steps:
         one = looked[0]
 
 
+def _tell(walk: _Walk, violation: Violation) -> Steps:
+    """Report what stays as it is, once a call."""
+    if violation not in walk.said:
+        walk.said.add(violation)
+        yield Items([violation])
+
+
 def _mend(walk: _Walk, one: Looked, finding: Finding) -> Generator[Any, Any, bool | str]:
     """Repair one thing: done, or not since it has changed; or why it cannot be."""
     if walk.broken & PLACES.keys() and one.subject.kind == "job":
         return f"first: {', '.join(sorted(walk.broken & PLACES.keys()))}, of a wrong type"
     try:
         done: bool = yield calls.mend(walk.keys, one, finding)
+        walk.mended += done
         return done
     except BrokerError as error:
         if not error.reached:
