@@ -1,0 +1,114 @@
+"""What scripts promise at their bounds: how much one call does, and which arguments it refuses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import redis
+from queue_kit import KEEP_ALL, T0, Kit, ended, fill
+
+from tasks_emq.core import calls, control, runs
+from tasks_emq.core.calls import Call
+
+BATCH = 250
+
+
+@pytest.fixture
+def kit(client: redis.Redis) -> Kit:
+    return Kit(client)
+
+
+def with_arg(call: Call[Any], number: int, value: object) -> Call[Any]:
+    """The call with another ARGV[number]."""
+    args: list[Any] = list(call.args)
+    args[number - 1] = value
+    return replace(call, args=args)
+
+
+def test_a_log_that_keeps_one_line(kit: Kit) -> None:
+    """The smallest number of lines that may be kept."""
+    kit.add("a")
+    for line in ("first", "second"):
+        assert kit.reply(runs.add_log(kit.keys, "a", line, 1, runs.NO_LOCK, "")) == 1
+    assert kit.ids("a:logs") == ["second"]
+
+
+@pytest.mark.parametrize("more", [{"priority": 3}, {"delay_ms": 500}, {}])
+def test_a_call_of_drain_looks_at_250(kit: Kit, more: dict[str, int]) -> None:
+    """Never more, whatever key the jobs stand in; the second call takes the rest."""
+    fill(kit, BATCH + 10, **more)
+    first = kit.run(control.drain(kit.keys, delayed=True, ts_ms=T0))
+    assert first.deleted == BATCH
+    second = kit.run(control.drain(kit.keys, delayed=True, at=first.at, skip=first.skip, ts_ms=T0))
+    assert (second.deleted, second.at) == (10, 0)
+
+
+@pytest.mark.parametrize(("state", "more"), [("wait", {}), ("prioritized", {"priority": 3})])
+def test_a_call_of_clean_looks_at_250(kit: Kit, state: str, more: dict[str, int]) -> None:
+    """Never more; it says that there is more, unless it has deleted what was asked for."""
+    fill(kit, BATCH + 10, **more)
+    few = kit.run(control.clean(kit.keys, state, 0, limit=3, ts_ms=T0))
+    assert (len(few.ids), few.more) == (3, False)
+    limited = kit.run(control.clean(kit.keys, state, 0, limit=BATCH + 3, ts_ms=T0))
+    assert (len(limited.ids), limited.more) == (BATCH, True)
+    rest = kit.run(control.clean(kit.keys, state, 0, skip=limited.skip, ts_ms=T0))
+    assert (len(rest.ids), rest.more) == (7, False)
+
+
+@pytest.mark.parametrize(("number", "value"), [(4, 0), (4, "x"), (4, -1), (5, "x"), (5, -1)])
+def test_a_cursor_of_drain_that_cannot_be(kit: Kit, number: int, value: object) -> None:
+    """Refused whole, by name."""
+    kit.add("a")
+    before = kit.dump()
+    with pytest.raises(redis.exceptions.ResponseError, match="EMQ drain: at is 1 or more"):
+        kit.reply(with_arg(control.drain(kit.keys, delayed=True, ts_ms=T0), number, value))
+    assert kit.changed(before) == set()
+
+
+@pytest.mark.parametrize("value", ["", "x", -1, "1.5"])
+def test_a_delay_that_is_none(kit: Kit, value: object) -> None:
+    """Refused whole, by name."""
+    kit.add("a", delay_ms=500)
+    before = kit.dump()
+    with pytest.raises(redis.exceptions.ResponseError, match="EMQ delay: ms"):
+        kit.reply(with_arg(control.change_delay(kit.keys, "a", 5, ts_ms=T0), 1, value))
+    assert kit.changed(before) == set()
+
+
+@pytest.mark.parametrize("fields", [["a"], ["a", "b", "c"], ["f", "v"] * 101, "text", ["a", ["b"]]])
+@pytest.mark.parametrize("many", [False, True])
+def test_fields_of_an_end_that_cannot_be(kit: Kit, fields: object, many: bool) -> None:
+    """Pairs of a name and a value, at most 100; else the end is refused whole."""
+    run = ended(kit.running("a"))
+    before = kit.dump()
+    if many:
+        call: Call[Any] = runs.finish_many(kit.keys, [run], None, KEEP_ALL, ts_ms=T0)
+    else:
+        call = runs.move_to_finished(kit.keys, run, None, KEEP_ALL, ts_ms=T0)
+    with pytest.raises(redis.exceptions.ResponseError, match="EMQ fields"):
+        kit.reply(with_arg(call, 11 if many else 9, calls.pack(fields)))
+    assert kit.changed(before) == set()
+
+
+def test_a_batch_of_one_end_forgets_old_events(kit: Kit) -> None:
+    """Events go by number (T9) whichever script ends a job."""
+    job = kit.running("a")
+    kit.client.hset(kit.key("meta"), "opts.maxLenEvents", 10)
+    for n in range(1000):
+        kit.client.xadd(kit.key("events"), {"event": f"old {n}"})
+    kit.finish_many(ended(job))
+    assert kit.client.xlen(kit.key("events")) < 500
+
+
+def test_a_family_that_goes_in_circles(kit: Kit) -> None:
+    """Another client's mistake: an existing job is not hung below it, and the look upwards ends."""
+    for job_id in ("a", "x", "y"):
+        kit.add(job_id, nonce="first")
+    kit.client.hset(kit.key("x"), "parentKey", kit.key("y"))
+    kit.client.hset(kit.key("y"), "parentKey", kit.key("x"))
+    before = kit.dump()
+    with pytest.raises(redis.exceptions.ResponseError, match="cannot be a child of what waits for it"):
+        kit.add("a", nonce="second", parent_key=kit.key("x"))
+    assert kit.changed(before) == set()
