@@ -145,7 +145,21 @@ def test_stops_at_random_moments(home: Path, app: App, watch: Watch, valkey_url:
             job.remove()
 
 
-def test_files_and_connections_run_out(tmp_path: Path, home: Path) -> None:
+@pytest.mark.parametrize("more", [(), ("-p", "1")])
+def test_files_run_out(more: tuple[str, ...], home: Path, app: App, watch: Watch, valkey_url: str) -> None:
+    """F18: nothing can be opened for longer than the lock: what runs keeps its locks, and work goes on."""
+    with Program(home, valkey_url, *QUICK, *more) as program:
+        program.ready()
+        long = tasks.nap.delay(2.5)
+        eventually(lambda: runs(home, long), 10)
+        assert tasks.hoard.delay(2.0).result(timeout=15) > 0
+        assert long.result(timeout=15)
+        assert tasks.nap.delay(0).result(timeout=15)
+    assert long.refresh().attempts_started == 1
+    assert watch.locks() == []
+
+
+def test_connections_run_out(tmp_path: Path, home: Path) -> None:
     """F18: a server that takes no more clients: running jobs keep their locks, and work goes on afterwards."""
     server = servers.start("valkey", args=("--maxclients", "20"))
     made = App(server.url)
@@ -175,7 +189,7 @@ def test_files_and_connections_run_out(tmp_path: Path, home: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_this_process_forks_while_it_talks(app: App, valkey_url: str) -> None:
+def test_this_process_forks_while_it_talks(home: Path, app: App) -> None:
     """F14: parent and child use the same app; no reply goes to the wrong one."""
     rounds = 5000 if LONG else 500
     with consuming(app, ["mixed"]):
