@@ -141,7 +141,7 @@ class Proxy:
         await self._listen()
         started.set()
         await self._stop.wait()
-        self._unlisten()
+        await self._unlisten()
         await asyncio.sleep(0.01)  # a connection that was just accepted must reach `_serve`, which closes it
         while self._links:
             self._break_links()
@@ -156,10 +156,15 @@ class Proxy:
         self._port = self._listener.sockets[0].getsockname()[1]
         self.url = f"redis://127.0.0.1:{self._port}/0"
 
-    def _unlisten(self) -> None:
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
+    async def _unlisten(self) -> None:
+        listener, self._listener = self._listener, None
+        if listener is None:
+            return
+        for socket in listener.sockets:
+            self._loop.remove_reader(socket.fileno())
+        # asyncio leaks a connection that it has accepted when its listener is closed before the next turn.
+        await asyncio.sleep(0.01)
+        listener.close()
 
     def _break_links(self) -> None:
         for link in self._links:

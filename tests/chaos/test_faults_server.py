@@ -23,6 +23,8 @@ import servers
 from consuming import Gate, Watch, consuming
 from invariants import read, violations
 from producers import remote_app
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 from servers import Server
 from waiting import eventually
 
@@ -41,7 +43,7 @@ LIBFAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)
 
 
 def plain(server: Server, **options: Any) -> redis.Redis:
-    return redis.Redis(unix_socket_path=server.socket, protocol=2, **options)
+    return redis.Redis(unix_socket_path=server.socket, protocol=2, retry=Retry(NoBackoff(), 0), **options)
 
 
 def p(values: list[float], part: float) -> float:
