@@ -64,12 +64,13 @@ class Arena:
         self._closing.callback(self.ledger.close)
         self.keys = queue_keys(QUEUE, "emq")
         self.admin().hset(self.keys.key("meta"), "opts.maxLenEvents", _EVENTS)
-        self.tail, self.checker = Tail(self.server.url, QUEUE), Checker(self.server.url, QUEUE)
+        self.tail = Tail(self.server.url, QUEUE)
+        self.checker = Checker(self.server.url, QUEUE, self._is_served)
         self.follower = Follower(self.ledger)
         self.gauge = Gauge(self)
+        self.fleet = Fleet(self.directory, self.to_workers.url, workers, **options)
         for thread in (self.tail, self.checker, self.follower, self.gauge):
             thread.start()
-        self.fleet = Fleet(self.directory, self.to_workers.url, workers, **options)
         self.tender = Tender(self)
         self.producers = [
             Producer(
@@ -92,6 +93,9 @@ class Arena:
     @property
     def added(self) -> int:
         return sum(producer.added for producer in self.producers)
+
+    def _is_served(self) -> bool:
+        return any(worker.serving for worker in self.fleet.workers)
 
     def _enough(self) -> float:
         return 0.02 if self.gauge.waiting >= self.backlog or self.added >= self.jobs else 0.0

@@ -94,17 +94,20 @@ class Checker(Background):
     """The invariants of a queue, every 200 ms.
 
     Args:
-        url: of the server. queue: name. every: seconds between looks. unlocked_s: for how long an id may stand in
-            `active` without a lock while nothing is broken.
+        url: of the server. queue: name. served: whether a consumer is at work. every: seconds between looks.
+        unlocked_s: for how long an id may stand in `active` without a lock while nothing is broken.
 
     Attributes:
         looks: how many. found: what was wrong, each thing once.
     """
 
-    def __init__(self, url: str, queue: str, *, every: float = EVERY_S, unlocked_s: float = 6.0) -> None:
+    def __init__(
+        self, url: str, queue: str, served: Callable[[], bool], *, every: float = EVERY_S, unlocked_s: float = 6.0
+    ) -> None:
         super().__init__(f"checker {queue}", every)
         self._client = connect(url)
         self._prefix = queue_keys(queue, "emq").prefix
+        self._served = served
         self._unlocked_s = unlocked_s
         self._unlocked: dict[str, float] = {}
         self._calm_since = time.monotonic()
@@ -136,6 +139,8 @@ class Checker(Background):
     def _look_at_locks(self, dump: invariants.Dump) -> None:
         """I3: an id without a lock is in the hands of nobody, and somebody must see that."""
         now = time.monotonic()
+        if not self._served():
+            self._calm_since = now
         _, active = dump.get("active", ("list", []))
         without = {job_id for job_id in active if f"{job_id}:lock" not in dump}
         self._unlocked = {job_id: self._unlocked.get(job_id, now) for job_id in without}

@@ -149,7 +149,7 @@ def signal_at_the_start(arena: Arena, rng: random.Random) -> None:
 @kind("F18")
 def no_more_files(arena: Arena, rng: random.Random) -> None:
     """A consumer may open no more files or sockets, and its connections break."""
-    serving = [worker for worker in arena.fleet.workers if "ready, serving" in worker.log]
+    serving = [worker for worker in arena.fleet.workers if worker.serving]
     if not serving:
         return
     worker = rng.choice(serving)

@@ -38,7 +38,7 @@ class Worker:
         self.name = name
         self.url = url
         self.log_path = directory / f"{name}.log"
-        self.started = time.monotonic()
+        self._has_started = False
         settings = {**SHORT, **options, "name": name}
         environment = {**os.environ, ledger.DIRECTORY: str(directory), "EMQ_CHAOS_URL": url}
         environment["EMQ_CHAOS_BLOCK"] = str(1.6 * settings["lock"])
@@ -68,6 +68,12 @@ class Worker:
     @property
     def log(self) -> str:
         return self.log_path.read_text(errors="replace")
+
+    @property
+    def serving(self) -> bool:
+        """Whether it has started and lives."""
+        self._has_started = self._has_started or "ready, serving" in self.log
+        return self._has_started and self.alive
 
     def ready(self) -> Worker:
         """Wait until it serves its queues."""

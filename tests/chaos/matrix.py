@@ -1,6 +1,7 @@
 """`python -m tests.chaos.matrix`: run the tests of the fault matrix, write docs/faults.json and docs/FAULTS.md.
 
-`--page` writes the page from the figures that are there; `--run FILE` adds the report of a long run to them.
+`--page` writes the page from the figures that are there; `--run FILE` adds the report of a long run to them;
+`--seconds N` begins no test after so long.
 """
 
 from __future__ import annotations
@@ -24,8 +25,7 @@ from catalog import FAULTS, GOALS, Fault  # noqa: E402
 
 DATA, PAGE = ROOT / "docs" / "faults.json", ROOT / "docs" / "FAULTS.md"
 
-#: The tests of scripts and of single functions are many, and `pytest` runs them anyway.
-RUN_HERE = ("tests/chaos", "tests/integration")
+RANDOM_LOAD = "tests/chaos/test_conservation.py"
 
 HEAD = """# Faults
 
@@ -41,8 +41,18 @@ file, each producer what it was told.
 class Collector:
     """A plugin of pytest: what each test measured, and whether it passed."""
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float) -> None:
         self.results: dict[str, dict[str, Any]] = {}
+        self._until = time.monotonic() + seconds
+
+    def pytest_sessionstart(self, session: Any) -> None:
+        """Called by pytest at the start."""
+        self._session = session
+
+    def pytest_runtest_logfinish(self) -> None:
+        """Called by pytest after each test."""
+        if time.monotonic() > self._until:
+            self._session.shouldstop = "the time is over"
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         """Called by pytest for each phase of each test."""
@@ -54,16 +64,25 @@ class Collector:
                 found["figures"].setdefault(name, {}).update(figures)
 
 
-def run_all() -> dict[str, Any]:
-    """Run the tests that the catalogue names, and answer what they gave."""
+def runs_here(test: str) -> bool:
+    """Whether a test is run for the page; `pytest` runs the files of many tests anyway."""
+    return "::" in test and not test.startswith("tests/lua") or test == RANDOM_LOAD
+
+
+def run_all(seconds: float) -> dict[str, Any]:
+    """Run the tests that the catalogue names, for so long at the most, and answer what they gave."""
     import pytest
 
-    named = {test for fault in FAULTS for test in fault.tests if test.startswith(RUN_HERE)}
-    wanted = sorted(named | {"tests/chaos/test_conservation.py"})
-    files = {test for test in wanted if "::" not in test}
-    wanted = [test for test in wanted if test in files or test.partition("::")[0] not in files]
-    collector, began = Collector(), time.monotonic()
-    pytest.main(["-q", "-m", "not matrix", "--rootdir", str(ROOT), *wanted], plugins=[collector])
+    wanted = sorted({test for fault in FAULTS for test in fault.tests if runs_here(test)} | {RANDOM_LOAD})
+    collector, began = Collector(seconds), time.monotonic()
+    options = ["-q", "-m", "not matrix", "--rootdir", str(ROOT)]
+    pytest.main([*options, *wanted], plugins=[collector])
+    # What fails on a busy machine runs once more by itself, as in .ci/run; a fault fails twice.
+    again = [node for node, result in collector.results.items() if not result["passed"]]
+    if again:
+        second = Collector(seconds)
+        pytest.main([*options, *again], plugins=[second])
+        collector.results.update({node: {**result, "again": True} for node, result in second.results.items()})
     return {
         "machine": {
             "cores": len(os.sched_getaffinity(0)), "python": platform.python_version(),
@@ -103,9 +122,9 @@ def outcome(fault: Fault, tests: Mapping[str, Mapping[str, Any]]) -> str:
     others = sum(1 for result in mine.values() if fault.number not in result["figures"])
     if others:
         said.append(f"{others} tests passed")
-    elsewhere = [test for test in fault.tests if not test.startswith(RUN_HERE)]
+    elsewhere = [test for test in fault.tests if not runs_here(test)]
     if elsewhere:
-        said.append(f"{len(elsewhere)} more files are run by `pytest`")
+        said.append(f"{len(elsewhere)} more of these are run by `pytest`, and not counted here")
     if fault.missing:
         said.append(f"*not made here: {fault.missing}*")
     return "; ".join(said) or "not run"
@@ -127,10 +146,11 @@ def page(data: Mapping[str, Any]) -> str:
     """The whole page."""
     machine, tests = data["machine"], data["tests"]
     failed = [node for node, result in tests.items() if not result["passed"]]
+    again = sum("again" in result for result in tests.values())
     lines = [
         HEAD,
         f"Measured on {machine['cores']} cores, Python {machine['python']}, {' and '.join(machine['servers'])}: "
-        f"{len(tests)} tests in {data['seconds']} s, {len(failed)} failed.",
+        f"{len(tests)} tests in {data['seconds']} s, {again} of them run once more alone, {len(failed)} failed.",
         "",
         "## Long runs",
         "",
@@ -177,7 +197,8 @@ def main(arguments: Sequence[str]) -> int:
         added = json.loads(Path(arguments[arguments.index("--run") + 1]).read_text())
         data["runs"] = [*data.get("runs", []), added]
     elif "--page" not in arguments:
-        data = {**run_all(), "runs": data.get("runs", [])}
+        seconds = float(arguments[arguments.index("--seconds") + 1]) if "--seconds" in arguments else 3600.0
+        data = {**run_all(seconds), "runs": data.get("runs", [])}
     DATA.write_text(json.dumps(data, indent=1) + "\n")
     PAGE.write_text(page(data))
     return 0 if all(result["passed"] for result in data["tests"].values()) else 1
