@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import redis
-from queue_kit import KEEP_ALL, T0, Kit, ended, fill
+from queue_kit import KEEP_ALL, T0, Kit, ended, fill, take
 
 from tasks_emq.core import calls, control, runs
 from tasks_emq.core.calls import Call
@@ -112,3 +112,58 @@ def test_a_family_that_goes_in_circles(kit: Kit) -> None:
     with pytest.raises(redis.exceptions.ResponseError, match="cannot be a child of what waits for it"):
         kit.add("a", nonce="second", parent_key=kit.key("x"))
     assert kit.changed(before) == set()
+
+
+def test_a_due_time_right_before_another(kit: Kit) -> None:
+    """The numbers within one ms are its own: those of the next ms do not count."""
+    kit.add("later", delay_ms=501)
+    kit.add("sooner", delay_ms=500)
+    assert kit.scores("delayed") == {"later": (T0 + 501) * 4096, "sooner": (T0 + 500) * 4096}
+
+
+def test_the_most_urgent_job_is_handed_back_to_its_place(kit: Kit) -> None:
+    """Priority 1 is one too."""
+    job = kit.running("a", priority=1)
+    kit.run(runs.hand_back(kit.keys, job.id, job.token, job.ats))
+    assert (kit.ids("wait"), kit.ids("prioritized")) == ([], ["a"])
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_whose_end_it_was(kit: Kit, many: bool) -> None:
+    """A repeated end is known by the start of its run, not by the tries: a job handed back has more starts."""
+    first = kit.running("a")
+    kit.run(runs.hand_back(kit.keys, first.id, first.token, first.ats))
+    second = kit.take("U")
+    kit.finish(second)
+    before = kit.dump()
+    for job, code in ((second, 1), (first, -2)):
+        if many:
+            reply = kit.reply(runs.finish_many(kit.keys, [ended(job)], None, KEEP_ALL, ts_ms=T0))[0][0]
+        else:
+            reply = kit.reply(runs.move_to_finished(kit.keys, ended(job), None, KEEP_ALL, ts_ms=T0))[0]
+        assert (reply, kit.changed(before)) == (code, set())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"token": 5, "lockDuration": 5}, {"token": "T"}, {"token": "T", "lockDuration": 0},
+     {"token": "T", "lockDuration": -1}],
+)  # fmt: skip
+def test_a_fetch_without_a_lock(kit: Kit, options: dict[str, object]) -> None:
+    """Refused before anything is taken."""
+    kit.add("a")
+    before = kit.dump()
+    call = runs.move_to_active(kit.keys, take(), ts_ms=T0)
+    with pytest.raises(redis.exceptions.ResponseError, match="EMQ a fetch needs a token"):
+        kit.reply(with_arg(call, 3, calls.pack(options)))
+    assert kit.changed(before) == set()
+
+
+def test_a_job_that_was_held_back_is_the_one_that_was_given(kit: Kit) -> None:
+    """Its name, arguments and options come along."""
+    dedup = {"id": "d", "keepLastIfActive": True}
+    job = kit.running("a", opts={"de": dedup}, dedup_id="d")
+    kit.add("b", opts={"de": dedup}, dedup_id="d", payload=b"newest")
+    kit.finish(job)
+    stored = kit.hash("b")
+    assert (stored["name"], stored["args"], kit.ids("wait")) == ("work", "newest", ["b"])

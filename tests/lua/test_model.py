@@ -558,18 +558,18 @@ def test_every_script_has_a_model():
     assert {*BY_ARGUMENTS, *BY_KEYS, *FOR_DAMAGE} == {script.name for script in all_scripts()}
 
 
+LONG = int(os.environ.get("EMQ_TEST_LONG") or 0)
+SETTINGS = settings(
+    max_examples=(20_000 if LONG == 1 else LONG) or 200,
+    stateful_step_count=30,
+    derandomize=not LONG,
+    deadline=None,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
+
+
 def test_the_model_answers_as_the_scripts_do(client):
-    long = int(os.environ.get("EMQ_TEST_LONG") or 0)
     Queues.client = client
-    run_state_machine_as_test(
-        Queues,
-        settings=settings(
-            max_examples=(20_000 if long == 1 else long) or 200,
-            stateful_step_count=30,
-            derandomize=not long,
-            deadline=None,
-            database=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    run_state_machine_as_test(Queues, settings=SETTINGS)
     client.flushall()
