@@ -167,3 +167,14 @@ def test_a_job_that_was_held_back_is_the_one_that_was_given(kit: Kit) -> None:
     kit.finish(job)
     stored = kit.hash("b")
     assert (stored["name"], stored["args"], kit.ids("wait")) == ("work", "newest", ["b"])
+
+
+@pytest.mark.parametrize("count", [0, BATCH + 1])
+def test_a_count_of_obliterate_that_cannot_be(kit: Kit, count: int) -> None:
+    """Refused before anything is deleted."""
+    kit.add("a")
+    kit.run(calls.pause(kit.keys))
+    before = kit.dump()
+    with pytest.raises(redis.exceptions.ResponseError, match="EMQ count: 1 to 250"):
+        kit.reply(control.obliterate(kit.keys, force=True, count=count, ts_ms=T0))
+    assert kit.changed(before) == set()
