@@ -178,3 +178,13 @@ def test_a_count_of_obliterate_that_cannot_be(kit: Kit, count: int) -> None:
     with pytest.raises(redis.exceptions.ResponseError, match="EMQ count: 1 to 250"):
         kit.reply(control.obliterate(kit.keys, force=True, count=count, ts_ms=T0))
     assert kit.changed(before) == set()
+
+
+@pytest.mark.parametrize("keep", [0, -1, "x"])
+def test_a_number_of_log_lines_that_cannot_be(kit: Kit, keep: object) -> None:
+    """Refused before the line is written."""
+    kit.add("a")
+    before = kit.dump()
+    with pytest.raises(redis.exceptions.ResponseError, match="EMQ keep: a number above 0"):
+        kit.reply(with_arg(runs.add_log(kit.keys, "a", "line", 1, runs.NO_LOCK, ""), 3, keep))
+    assert kit.changed(before) == set()
