@@ -188,3 +188,11 @@ def test_a_number_of_log_lines_that_cannot_be(kit: Kit, keep: object) -> None:
     with pytest.raises(redis.exceptions.ResponseError, match="EMQ keep: a number above 0"):
         kit.reply(with_arg(runs.add_log(kit.keys, "a", "line", 1, runs.NO_LOCK, ""), 3, keep))
     assert kit.changed(before) == set()
+
+
+def test_a_fence_that_is_no_number(kit: Kit) -> None:
+    """What another client wrote there counts as no start."""
+    kit.add("a")
+    kit.client.hset(kit.key("a"), "ats", "junk")
+    assert kit.take().ats == 1
+    assert kit.hash("a")["ats"] == "1"
