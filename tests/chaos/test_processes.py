@@ -65,7 +65,7 @@ def runs(home: Path, job: Job[int]) -> list[int]:
 
 def test_kill_9_in_the_middle_of_a_job(home: Path, app: App, watch: Watch, valkey_url: str) -> None:
     """F01 under a supervisor: each killed run is seen again at once, nothing is lost, none runs a third time."""
-    took = []
+    back = []
     with Program(home, valkey_url, *QUICK, "-p", "2", "-c", "1", "--lock", "30") as program:
         program.ready()
         for _ in range(200 if LONG else 20):
@@ -75,12 +75,14 @@ def test_kill_9_in_the_middle_of_a_job(home: Path, app: App, watch: Watch, valke
             with contextlib.suppress(ProcessLookupError):
                 os.kill(runs(home, job)[0], signal.SIGKILL)
             killed = time.monotonic()
-            eventually(lambda: len(runs(home, job)) == 2 or job.state() == "completed", 15)  # noqa: B023
-            took.append(time.monotonic() - killed)
+            eventually(lambda: job.refresh().stalled or job.state() == "completed", 15)  # noqa: B023
+            back.append(time.monotonic() - killed)
+            # The second run waits for an interpreter of its own.
+            eventually(lambda: len(runs(home, job)) == 2 or job.state() == "completed", 20)  # noqa: B023
             job.result(timeout=15)
             assert job.refresh().stalled <= 1
             assert len(runs(home, job)) <= 2
-    assert max(took) < LOCK_S + PASS_S + 5, took
+    assert max(back) < 2, back
     assert watch.locks() == []
 
 
