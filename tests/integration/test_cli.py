@@ -368,7 +368,20 @@ def test_help_is_complete(path: tuple[str, ...], command: click.Command) -> None
 
 
 def test_the_commands_of_the_design_are_there() -> None:
-    known = {"demo", "status", "jobs", "show", "retry", "cancel", "promote", "drain", "clean", "pause", "resume"}
+    known = {
+        "doctor",
+        "demo",
+        "status",
+        "jobs",
+        "show",
+        "retry",
+        "cancel",
+        "promote",
+        "drain",
+        "clean",
+        "pause",
+        "resume",
+    }
     assert {*known, "embedded"} <= main.commands.keys()
 
 
