@@ -66,7 +66,7 @@ class Collector:
 
 def runs_here(test: str) -> bool:
     """Whether a test is run for the page; `pytest` runs the files of many tests anyway."""
-    return "::" in test and not test.startswith("tests/lua") or test == RANDOM_LOAD
+    return ("::" in test and not test.startswith("tests/lua")) or test == RANDOM_LOAD
 
 
 def run_all(seconds: float) -> dict[str, Any]:
