@@ -239,11 +239,19 @@ def _fill_in(arena: Arena, chaos: Chaos, report: Report) -> None:
         )
         if found
     ]  # fmt: skip
+    problems += [f"lost {job}: {_last_known(arena, job)}" for job in verdict.lost[:20]]
     problems += [f"{rule} {kind} {job}: {detail}" for (rule, kind, job), detail in arena.checker.found.items()]
     problems += [f"consumer crashed: {crash}" for crash in arena.fleet.crashes]
     problems += chaos.errors
     if problems:
         problems.append("faults: " + "; ".join((arena.directory / "faults").read_text().splitlines()[-2000:]))
+
+
+def _last_known(arena: Arena, job: str) -> str:
+    """What the server still knows of a job."""
+    fields = ("name", "ats", "stc", "atm", "failedReason", "err", "pb")
+    found = arena.admin().hmget(arena.keys.key(job), fields)
+    return ", ".join(f"{name} {value!r}" for name, value in zip(fields, found, strict=True) if value is not None)
 
 
 def _unended(arena: Arena, verdict: Verdict) -> list[str]:
