@@ -136,7 +136,7 @@ def _belongs(node: str, test: str) -> bool:
 
 def _text(value: Any) -> str:
     if isinstance(value, Mapping):
-        return " ".join(f"{name.replace('_', ' ')} {_text(part)}" for name, part in value.items())
+        return " ".join(f"{str(name).replace('_', ' ')} {_text(part)}" for name, part in value.items())
     if isinstance(value, Sequence) and not isinstance(value, str):
         return " ".join(map(str, value))
     return str(value)
