@@ -155,7 +155,8 @@ def page(data: Mapping[str, Any]) -> str:
         "## Long runs",
         "",
         "A mixed load under random faults, three consumers: plain, delayed, prioritized, retried, large,",
-        "cancelled and deduplicated jobs, workflows, a schedule; coroutines and functions; some kill their process.",
+        "cancelled and deduplicated jobs, workflows, a schedule; coroutines and functions; some kill their own",
+        "process.",
         "",
         "| Server | Seed | Jobs | Runs | Faults | Kinds | Lost | Unexpected | Ended twice "
         "| Runs beyond the planned, recoveries | Rules broken, of looks "
