@@ -116,7 +116,15 @@ class QueueFull(BrokerError):
 
 
 class NotReplicated(BrokerError):
-    """The job is stored, but not on as many replicas as were asked for."""
+    """The job is stored, but not on as many replicas as were asked for; it will run unless the server is lost.
+
+    Adding it again would make a second job; `answer` is what the add was answered.
+    """
+
+    def __init__(self, message: str, *, job_id: str | None = None, answer: object = None) -> None:
+        super().__init__(message)
+        self.job_id = job_id
+        self.answer = answer
 
 
 class StaleLease(EmqError):

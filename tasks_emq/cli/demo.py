@@ -31,7 +31,7 @@ from tasks_emq.core import calls
 from tasks_emq.core.text import printable
 from tasks_emq.errors import EmqError
 from tasks_emq.io import embedded
-from tasks_emq.io.connect import hide_password
+from tasks_emq.io.address import hide_password
 from tasks_emq.queue import Queue
 from tasks_emq.task import Task
 

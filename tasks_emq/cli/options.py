@@ -9,7 +9,7 @@ import click
 
 from tasks_emq.core.keys import check_prefix
 from tasks_emq.errors import ConfigError
-from tasks_emq.io.connect import SCHEMES, Server
+from tasks_emq.io.connect import Server
 
 
 def check(rule: Callable[[str], object]) -> Callable[[click.Context, click.Parameter, Any], Any]:
@@ -27,27 +27,13 @@ def check(rule: Callable[[str], object]) -> Callable[[click.Context, click.Param
     return callback
 
 
-def _check_url(url: str) -> None:
-    try:
-        Server.of(url)
-    except ConfigError as error:
-        if url.startswith("embedded:"):
-            raise
-        # Neither the URL nor what its parser says is shown: a password with a stray / or # ends up in both.
-        known = ", ".join(f"{scheme}://" for scheme in SCHEMES)
-        raise ConfigError(
-            f"not a URL that can be used: it starts with one of {known}, and a password in it has its / # ? @ : "
-            f"percent-encoded"
-        ) from error
-
-
 server_url = click.option(
     "--url",
     metavar="URL",
     envvar=["EMQ_URL", "REDIS_URL"],
     show_envvar=True,
-    callback=check(_check_url),
-    help="The server: redis://, rediss://, unix:// or embedded://.",
+    callback=check(Server.of),
+    help="The server: redis://, rediss://, unix://, redis+sentinel://, redis+cluster:// or embedded://.",
 )
 prefix = click.option(
     "--prefix",

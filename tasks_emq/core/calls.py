@@ -67,11 +67,16 @@ class Call(Generic[R]):
 
 @dataclass(frozen=True, slots=True)
 class Command(Generic[R]):
-    """One plain command, for what needs no script: reading the stream, asking the server about itself."""
+    """One plain command, for what needs no script: reading the stream, asking the server about itself.
+
+    Args:
+        words: as they are sent. parse, safe: as in Call. near: a key; a command that names none goes to its node.
+    """
 
     words: tuple[Word, ...]
     parse: Callable[[Any], R]
     safe: bool = True
+    near: str = ""
 
 
 Request: TypeAlias = "Call[R] | Command[R]"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -12,12 +12,17 @@ import redis
 import redis.asyncio
 
 from tasks_emq.core.calls import Call, Flow, Request
+from tasks_emq.core.durability import Guarantee
 from tasks_emq.core.streams import Items, Rest, Stream, Together
 from tasks_emq.errors import EmqError
+from tasks_emq.io.address import Node
 from tasks_emq.io.connect import Server
-from tasks_emq.io.exchange import LostReply, Patience, Send, Steps, exchange, exchange_atomically, packed
+from tasks_emq.io.exchange import Patience, exchange, exchange_atomically, exchange_durably, packed, result_of
+from tasks_emq.io.routing import LOOK_EVERY_S
+from tasks_emq.io.steps import LostReply, Send, Work
 
 R = TypeVar("R")
+W = TypeVar("W")
 
 
 class AsyncClient:
@@ -35,14 +40,18 @@ class AsyncClient:
         self.server = server
         self.patience = patience
         self._name = name
-        self._idle: deque[redis.asyncio.Connection] = deque()
+        self._idle: defaultdict[Node | None, deque[redis.asyncio.Connection]] = defaultdict(deque)
 
     async def run(self, request: Request[R]) -> R:
         """Run one request."""
         (answer,) = await self._drive(exchange((request,), self.server, self.patience))
-        if isinstance(answer, EmqError):
-            raise answer
-        result: R = answer
+        result: R = result_of(answer)
+        return result
+
+    async def run_durably(self, call: Call[R], guarantee: Guarantee) -> R:
+        """Run one call and wait until it is as durable as that."""
+        (answer,) = await self._drive(exchange_durably((call,), self.server, self.patience, guarantee))
+        result: R = result_of(answer)
         return result
 
     async def drive(self, flow: Flow[R]) -> R:
@@ -96,24 +105,33 @@ class AsyncClient:
         """Run requests in one round trip; each answers a result or an error, in order."""
         return await self._drive(exchange(requests, self.server, self.patience))
 
-    async def run_atomically(self, calls: Sequence[Call[R]]) -> list[R | EmqError]:
+    async def run_each_durably(self, calls: Sequence[Call[R]], guarantee: Guarantee | None) -> list[R | EmqError]:
+        """Run calls of one queue in one round trip, and wait until they are as durable as that."""
+        if guarantee is None:
+            return await self.run_each(calls)
+        return await self._drive(exchange_durably(calls, self.server, self.patience, guarantee))
+
+    async def run_atomically(
+        self, calls: Sequence[Call[R]], guarantee: Guarantee | None = None
+    ) -> list[R | EmqError]:
         """Run calls in one MULTI."""
-        return await self._drive(exchange_atomically(calls, self.server, self.patience))
+        return await self._drive(exchange_atomically(calls, self.server, self.patience, guarantee))
 
     async def close(self) -> None:
         """Close the idle connections; the client can still be used."""
-        while self._idle:
-            await self._idle.pop().disconnect()
+        for resting in self._idle.values():
+            while resting:
+                await resting.pop().disconnect()
 
-    async def _drive(self, steps: Steps) -> list[Any]:
+    async def _drive(self, steps: Work[W]) -> W:
         value: Any = None
         lost: LostReply | None = None
         while True:
             try:
                 step = steps.throw(lost) if lost else steps.send(value)
             except StopIteration as done:
-                answers: list[Any] = done.value
-                return answers
+                found: W = done.value
+                return found
             value = lost = None
             if isinstance(step, Send):
                 try:
@@ -128,11 +146,19 @@ class AsyncClient:
         if self.server.memory:
             return await self.server.memory.asend(commands)
         connection, replies, sent = None, [], False
+        looking: list[asyncio.Task[None]] = []
+        timer: asyncio.TimerHandle | None = None
+
+        def look(connection: redis.asyncio.Connection) -> None:
+            looking.append(asyncio.create_task(self._look(connection, step)))
+
         try:
             async with asyncio.timeout(step.within_s):
-                connection = await self._take()
+                connection = await self._take(step.node)
                 sent = True
                 await connection.send_packed_command(packed(commands), False)
+                if step.slot is not None:
+                    timer = asyncio.get_running_loop().call_later(LOOK_EVERY_S, look, connection)
                 for _ in commands:
                     try:
                         replies.append(await connection.read_response(disable_decoding=True))
@@ -147,18 +173,33 @@ class AsyncClient:
             if connection:
                 await connection.disconnect(nowait=True)
             raise
-        self._idle.append(connection)
+        finally:
+            if timer:
+                timer.cancel()
+            for task in looking:
+                task.cancel()
+        self._idle[step.node].append(connection)
         return replies
 
-    async def _take(self) -> redis.asyncio.Connection:
-        while self._idle:
-            connection = self._idle.pop()
+    async def _look(self, connection: redis.asyncio.Connection, step: Send) -> None:
+        """Break a connection whose node leads no more: the reply may never come."""
+        route, node, slot = self.server.route, step.node, step.slot
+        while route is not None and node is not None and slot is not None:
+            if await self._drive(route.look(node, slot)):
+                await connection.disconnect(nowait=True)
+                return
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    async def _take(self, node: Node | None) -> redis.asyncio.Connection:
+        resting = self._idle[node]
+        while resting:
+            connection = resting.pop()
             if connection.is_connected and not _at_end(connection):
                 return connection
             await connection.disconnect(nowait=True)
-        connection = self.server.async_connection()
+        connection = self.server.async_connection(node=node)
         await connection.connect()
-        if self._name:
+        if self._name and not (node and node.sentinel):
             # Hosts that forbid CLIENT only lose the name.
             with suppress(redis.exceptions.ResponseError):
                 await connection.send_command("CLIENT", "SETNAME", self._name)

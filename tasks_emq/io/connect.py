@@ -7,51 +7,59 @@ would run a script again whose reply was lost.
 from __future__ import annotations
 
 import inspect
-import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import redis
 import redis.asyncio
-from redis.asyncio.connection import parse_url as parse_async_url
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
-from redis.connection import parse_url
 from redis.retry import Retry
 
-from tasks_emq.core.calls import Word
 from tasks_emq.errors import BrokerError, ConfigError, QueueFull
-from tasks_emq.io import embedded, memory
+from tasks_emq.io import address, embedded, memory
+from tasks_emq.io.address import Address, Node, hide_password
+from tasks_emq.io.routing import Cluster, Route, Service
+from tasks_emq.io.steps import Commands
+
+log = logging.getLogger("tasks_emq.connect")
 
 #: Schemes that this version reaches.
-SCHEMES = ("redis", "rediss", "unix", "embedded", "memory")
+SCHEMES = (*address.SCHEMES, "embedded", "memory")
+#: The same, to be read by people.
+SCHEMES_SHOWN = f"{address.SCHEMES_SHOWN}, embedded, memory"
 
-
-Commands: TypeAlias = Sequence[Sequence[Word]]
 Outgoing: TypeAlias = Callable[[Commands], Commands]
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server and how to connect to it.
+    """A server, or several that are one to their users, and how to connect.
 
     Args:
         url: as it was given. shown: the same with the password hidden, for messages.
         connect_timeout_s: for one attempt to connect. outgoing: changes commands on their way, for tests.
+        address: what the URL says; None for `embedded://` and `memory://`.
+        route: finds the node for a request, where there are several.
+        facts: what has been found out about it, by its clients.
     """
 
-    url: str
+    url: str = field(repr=False)
     shown: str
     connect_timeout_s: float
     outgoing: Outgoing | None = None
+    address: Address | None = field(default=None, compare=False, repr=False)
+    route: Route | None = field(default=None, compare=False, repr=False)
+    facts: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def is_cluster(self) -> bool:
         """Whether the keys of several queues are on several nodes, so that no transaction can span them."""
-        return self.url.startswith("redis+cluster:")
+        return self.address is not None and self.address.kind == "cluster"
 
     @classmethod
     def of(cls, url: str, *, connect_timeout_s: float = 1.0) -> Server:
@@ -60,51 +68,68 @@ class Server:
         Raises:
             ConfigError: the scheme or a part of it is not understood.
         """
-        scheme = url.partition(":")[0]
+        scheme, shown = url.partition(":")[0], hide_password(url)
         if scheme not in SCHEMES:
-            raise ConfigError(f"URL {hide_password(url)!r}: the scheme must be one of {', '.join(SCHEMES)}")
-        try:
-            if scheme == "embedded":
+            raise ConfigError(f"URL {shown!r}: the scheme must be one of {SCHEMES_SHOWN}")
+        if scheme == "memory":
+            memory.check(url)
+            return cls(url, shown, connect_timeout_s)
+        if scheme == "embedded":
+            try:
                 embedded.parse(url)
-            elif scheme == "memory":
-                memory.check(url)
-            else:
-                parse_url(url)
-        except ConfigError:
-            raise
-        except (ValueError, TypeError) as error:
-            # What the parser says may quote a part of the password.
-            reason = "it cannot be read; percent-encode special characters" if "@" in url else str(error)
-            raise ConfigError(f"URL {hide_password(url)!r}: {reason}") from None
-        return cls(url, hide_password(url), connect_timeout_s)
+            except (ValueError, TypeError) as error:
+                raise error if isinstance(error, ConfigError) else ConfigError(f"URL {shown!r}: {error}") from None
+            return cls(url, shown, connect_timeout_s)
+        found = address.parse(url)
+        for warning in found.warnings:
+            log.warning("%s: %s", shown, warning)
+        route: Route | None = None
+        if found.kind == "sentinel":
+            route = Service(found.nodes, found.service)
+        elif found.kind == "cluster":
+            route = Cluster(found.nodes)
+        return cls(url, shown, connect_timeout_s, address=found, route=route)
 
     @property
     def memory(self) -> memory.Memory | None:
         """The server inside this process, for `memory://`."""
         return memory.named(self.url) if self.url.startswith("memory:") else None
 
-    def connection(self, *, read_timeout_s: float | None) -> redis.Connection:
-        """A new connection, not yet connected."""
-        kind, settings = self._settings(parse_url, redis.Connection)
+    def connection(self, *, read_timeout_s: float | None, node: Node | None = None) -> redis.Connection:
+        """A new connection, not yet connected.
+
+        Args:
+            read_timeout_s: seconds without a byte after which it breaks. node: to which; None: the only one.
+        """
+        kinds = redis.Connection, redis.SSLConnection, redis.UnixDomainSocketConnection
+        kind, settings = self._settings(node, kinds)
         settings |= {"retry": Retry(NoBackoff(), 0), "socket_timeout": read_timeout_s}
         made: redis.Connection = kind(**settings)
         return made
 
-    def async_connection(self) -> redis.asyncio.Connection:
+    def async_connection(self, *, node: Node | None = None) -> redis.asyncio.Connection:
         """The same for asyncio; its caller bounds the time of each exchange."""
-        kind, settings = self._settings(parse_async_url, redis.asyncio.Connection)
+        of = redis.asyncio
+        kind, settings = self._settings(node, (of.Connection, of.SSLConnection, of.UnixDomainSocketConnection))
         settings |= {"retry": AsyncRetry(NoBackoff(), 0), "socket_timeout": None}
         made: redis.asyncio.Connection = kind(**settings)
         return made
 
-    def _settings(self, parse: Any, plain: Any) -> tuple[Any, dict[str, Any]]:
-        url = self.url
-        if url.startswith("embedded:"):
-            directory, ephemeral = embedded.parse(url)
-            url = f"unix://{embedded.ensure(Path(directory), ephemeral=ephemeral).socket}"
-        settings = dict(parse(url))
-        kind = settings.pop("connection_class", plain)
-        settings.pop("max_connections", None)
+    def _settings(self, node: Node | None, kinds: tuple[Any, Any, Any]) -> tuple[Any, dict[str, Any]]:
+        plain, tls, unix = kinds
+        found = self.address
+        if found is None:
+            directory, ephemeral = embedded.parse(self.url)
+            path = str(embedded.ensure(Path(directory), ephemeral=ephemeral).socket)
+            found = Address("single", path=path)
+        settings = dict(found.sentinel_settings if node and node.sentinel else found.settings)
+        if found.path:
+            kind = unix
+            settings["path"] = found.path
+        else:
+            kind = tls if found.tls else plain
+            node = node or found.nodes[0]
+            settings |= {"host": node.host, "port": node.port}
         settings |= {
             "protocol": 2,
             "socket_connect_timeout": self.connect_timeout_s,
@@ -127,19 +152,6 @@ def _settings_of(kind: type) -> frozenset[str]:
     return frozenset(name for maker in makers for name in inspect.signature(maker).parameters)
 
 
-def hide_password(url: str) -> str:
-    """The URL as it may be shown. A URL that is written wrongly hides too much rather than too little.
-
-    >>> hide_password("redis://me:secret@host:6379/0")
-    'redis://me:***@host:6379/0'
-    """
-    scheme, slashes, rest = re.sub(r"(?i)([?&]password=)[^&]*", r"\1***", url).partition("://")
-    account, at, host = rest.rpartition("@")
-    if at:
-        rest = f"{account.partition(':')[0]}:***@{host}" if ":" in account else f"{account}@{host}"
-    return scheme + slashes + rest
-
-
 #: Server errors after which the same request may succeed: nothing was executed. Source: reliability F41, F42
 TRANSIENT: tuple[type[Exception], ...] = (
     redis.exceptions.BusyLoadingError,
@@ -148,12 +160,15 @@ TRANSIENT: tuple[type[Exception], ...] = (
     redis.exceptions.ClusterDownError,
     redis.exceptions.MasterDownError,
 )
-_TRANSIENT_WORDS = ("BUSY ", "LOADING ", "MASTERDOWN ", "READONLY ", "TRYAGAIN ", "CLUSTERDOWN ")
+_TRANSIENT_WORDS = (
+    "BUSY ", "LOADING ", "MASTERDOWN ", "READONLY ", "TRYAGAIN ", "CLUSTERDOWN ", "UNBLOCKED ",
+)  # fmt: skip
 
 
 def is_transient(error: Exception) -> bool:
     """Whether the server refused for a reason that passes."""
-    return isinstance(error, TRANSIENT) or str(error).startswith(_TRANSIENT_WORDS)
+    # While a slot moves, ASK and MOVED pass too: what was asked for was not executed.
+    return isinstance(error, (*TRANSIENT, redis.exceptions.AskError)) or str(error).startswith(_TRANSIENT_WORDS)
 
 
 def refused(error: Exception, shown: str) -> BrokerError:
@@ -163,6 +178,8 @@ def refused(error: Exception, shown: str) -> BrokerError:
         found: BrokerError = QueueFull(f"{shown} is at its memory limit and refused the job; nothing was stored")
     elif text.startswith("EMQFULL "):
         found = QueueFull(f"the queue is full; nothing was stored: {text.removeprefix('EMQFULL ')}")
+    elif isinstance(error, redis.exceptions.MovedError):
+        found = BrokerError(f"{shown} is a node of a Cluster; reach it by redis+cluster://host:port,host:port")
     elif isinstance(error, (redis.exceptions.AuthenticationError, redis.exceptions.NoPermissionError)):
         found = BrokerError(f"{shown} refused this user: {text}")
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Generator, Sequence
 from contextlib import suppress
 from time import monotonic, sleep
@@ -12,12 +12,17 @@ from typing import Any, TypeVar
 import redis
 
 from tasks_emq.core.calls import Call, Flow, Request
+from tasks_emq.core.durability import Guarantee
 from tasks_emq.core.streams import Items, Rest, Stream, Together
 from tasks_emq.errors import EmqError
+from tasks_emq.io.address import Node
 from tasks_emq.io.connect import Server
-from tasks_emq.io.exchange import LostReply, Patience, Send, Steps, exchange, exchange_atomically, packed
+from tasks_emq.io.exchange import Patience, exchange, exchange_atomically, exchange_durably, packed, result_of
+from tasks_emq.io.routing import LOOK_EVERY_S
+from tasks_emq.io.steps import LostReply, Send, Work
 
 R = TypeVar("R")
+W = TypeVar("W")
 
 #: A connection that has rested longer is looked at before it is used: the server may have closed it.
 _CHECK_AFTER_S = 0.5
@@ -38,15 +43,19 @@ class Client:
         self.server = server
         self.patience = patience
         self._name = name
-        self._idle: deque[tuple[redis.Connection, float]] = deque()
+        self._idle: defaultdict[Node | None, deque[tuple[redis.Connection, float]]] = defaultdict(deque)
         self._pid = os.getpid()
 
     def run(self, request: Request[R]) -> R:
         """Run one request."""
         (answer,) = self._drive(exchange((request,), self.server, self.patience))
-        if isinstance(answer, EmqError):
-            raise answer
-        result: R = answer
+        result: R = result_of(answer)
+        return result
+
+    def run_durably(self, call: Call[R], guarantee: Guarantee) -> R:
+        """Run one call and wait until it is as durable as that."""
+        (answer,) = self._drive(exchange_durably((call,), self.server, self.patience, guarantee))
+        result: R = result_of(answer)
         return result
 
     def drive(self, flow: Flow[R]) -> R:
@@ -99,24 +108,35 @@ class Client:
         """Run requests in one round trip; each answers a result or an error, in order."""
         return self._drive(exchange(requests, self.server, self.patience))
 
-    def run_atomically(self, calls: Sequence[Call[R]]) -> list[R | EmqError]:
+    def run_each_durably(self, calls: Sequence[Call[R]], guarantee: Guarantee | None) -> list[R | EmqError]:
+        """Run calls of one queue in one round trip, and wait until they are as durable as that."""
+        if guarantee is None:
+            return self.run_each(calls)
+        return self._drive(exchange_durably(calls, self.server, self.patience, guarantee))
+
+    def run_atomically(self, calls: Sequence[Call[R]], guarantee: Guarantee | None = None) -> list[R | EmqError]:
         """Run calls in one MULTI."""
-        return self._drive(exchange_atomically(calls, self.server, self.patience))
+        return self._drive(exchange_atomically(calls, self.server, self.patience, guarantee))
 
     def close(self) -> None:
         """Close the idle connections; the client can still be used."""
-        while self._idle:
-            self._idle.pop()[0].disconnect()
+        for node in list(self._idle):
+            self._close_idle(node)
 
-    def _drive(self, steps: Steps) -> list[Any]:
+    def _close_idle(self, node: Node | None) -> None:
+        resting = self._idle.get(node, ())
+        while resting:
+            resting.pop()[0].disconnect()
+
+    def _drive(self, steps: Work[W]) -> W:
         value: Any = None
         lost: LostReply | None = None
         while True:
             try:
                 step = steps.throw(lost) if lost else steps.send(value)
             except StopIteration as done:
-                answers: list[Any] = done.value
-                return answers
+                found: W = done.value
+                return found
             value = lost = None
             if isinstance(step, Send):
                 try:
@@ -131,16 +151,16 @@ class Client:
         if self.server.memory:
             return self.server.memory.send(commands)
         connection, replies, sent = None, [], False
-        deadline = monotonic() + step.within_s
+        until = monotonic() + step.within_s
+        # A repeat has less time than the connection's own timeout, and of a node more than that must be known.
+        hurried = step.node is not None or step.within_s < self.patience.total_s
         try:
-            connection = self._take()
+            connection = self._take(step)
             sent = True
             connection.send_packed_command(packed(commands), False)
             for _ in commands:
-                # A repeat has less time than the connection's own timeout. A negative one would wait for ever.
-                left = max(0.0, deadline - monotonic())
-                if step.within_s < self.patience.total_s and not connection.can_read(left):
-                    raise redis.exceptions.TimeoutError("Timeout reading from socket")
+                if hurried:
+                    self._wait(connection, step, until)
                 try:
                     replies.append(connection.read_response(disable_decoding=True))
                 except (redis.exceptions.ResponseError, redis.exceptions.BusyLoadingError) as error:
@@ -148,28 +168,45 @@ class Client:
         except (redis.exceptions.RedisError, OSError) as error:
             if connection:
                 connection.disconnect()
+            if step.node:
+                self._close_idle(step.node)
             raise LostReply(error, sent=sent, replies=replies) from error
         except BaseException:
             # Interrupted in the middle: the next user must not read our replies.
             if connection:
                 connection.disconnect()
             raise
-        self._idle.append((connection, monotonic()))
+        self._idle[step.node].append((connection, monotonic()))
         return replies
 
-    def _take(self) -> redis.Connection:
+    def _wait(self, connection: redis.Connection, step: Send, until: float) -> None:
+        """Until a reply begins to come. A node that leads no more may never send it."""
+        route, node, slot = self.server.route, step.node, step.slot
+        looks = route is not None and node is not None and slot is not None
+        while True:
+            # A negative time would wait for ever.
+            left = max(0.0, until - monotonic())
+            if connection.can_read(min(left, LOOK_EVERY_S) if looks else left):
+                return
+            if left <= LOOK_EVERY_S or route is None or node is None or slot is None:
+                raise redis.exceptions.TimeoutError("Timeout reading from socket")
+            if self._drive(route.look(node, slot)):
+                raise redis.exceptions.ConnectionError(f"{node} leads no more")
+
+    def _take(self, step: Send) -> redis.Connection:
         if self._pid != os.getpid():
             # After a fork the sockets are shared with the parent: they are its, not ours.
-            self._idle, self._pid = deque(), os.getpid()
+            self._idle, self._pid = defaultdict(deque), os.getpid()
         try:
-            connection, since = self._idle.pop()
+            connection, since = self._idle[step.node].pop()
             if monotonic() - since < _CHECK_AFTER_S or not _is_stale(connection):
                 return connection
             connection.disconnect()
         except IndexError:
-            connection = self.server.connection(read_timeout_s=self.patience.total_s)
+            patience = min(self.server.connect_timeout_s, step.within_s) if step.node else self.patience.total_s
+            connection = self.server.connection(read_timeout_s=patience, node=step.node)
         connection.connect()
-        if self._name:
+        if self._name and not (step.node and step.node.sentinel):
             # Hosts that forbid CLIENT only lose the name.
             with suppress(redis.exceptions.ResponseError):
                 connection.send_command("CLIENT", "SETNAME", self._name)

@@ -305,7 +305,7 @@ def test_no_server_is_one_line(args: list[str]) -> None:
         (["status", "-q", "good", "-q", "a:b"], "queue name 'a:b'"),
         (["pause", "-q", ""], "queue name ''"),
         (["status", "--prefix", "{"], "prefix '{'"),
-        (["status", "--url", "http://host"], "redis://"),
+        (["status", "--url", "http://host"], "redis, rediss"),
         (["status", "--url", "embedded://relative"], "absolute"),
         (["jobs", "failed", "--start", "-1"], "--start"),
         (["jobs", "failed", "--start", "5", "--end", "4"], "--end"),

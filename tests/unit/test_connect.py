@@ -20,7 +20,8 @@ from redis.exceptions import (
 )
 
 from tasks_emq.errors import BrokerError, ConfigError, QueueFull
-from tasks_emq.io.connect import Server, environment_url, hide_password, is_transient, refused
+from tasks_emq.io.address import hide_password
+from tasks_emq.io.connect import Server, environment_url, is_transient, refused
 
 TCP = "redis://me:secret@db.example:7000/3"
 TLS = "rediss://:secret@db.example:7000/3?ssl_cert_reqs=none"
@@ -50,10 +51,10 @@ def test_a_url_that_is_understood(url):
 
 @pytest.mark.parametrize(
     "url",
-    ["", "localhost", "http://host", "REDIS//host", "valkey://host", "redis+sentinel://a:1/main/0"],
+    ["", "localhost", "http://host", "REDIS//host", "valkeyz://host", "redis+unix://a", "sentinel://a:1/main/0"],
 )
 def test_a_scheme_that_is_not_reached(url):
-    with pytest.raises(ConfigError, match="the scheme must be one of redis, rediss, unix, embedded") as raised:
+    with pytest.raises(ConfigError, match="the scheme must be one of redis, rediss, valkey, valkeys ") as raised:
         Server.of(url)
     assert repr(hide_password(url)) in str(raised.value)
 
