@@ -7,12 +7,13 @@ import base64
 import os
 import threading
 import weakref
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from datetime import timedelta
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from tasks_emq.context import JobContext
 from tasks_emq.core.codec import Codec, codec
+from tasks_emq.core.durability import Guarantee, Level, checked_level, strongest
 from tasks_emq.core.keys import QueueKeys, check_prefix, check_queue_name, lookup_ids, queue_keys
 from tasks_emq.core.options import MAX_PAYLOAD, JobOptions, seconds, whole
 from tasks_emq.core.retry import RetryPolicy
@@ -101,6 +102,7 @@ class TaskMaker:
         keep_completed: bool = True,
         keep_failed: bool = True,
         deduplication: str | Mapping[str, Any] | None = None,
+        durability: Level | None = None,
         cron: str | None = None,
         every: float | timedelta | None = None,
         timezone: str = "UTC",
@@ -117,8 +119,8 @@ class TaskMaker:
             attempts: total tries. backoff: seconds before the next try: a number, a list of numbers (the last one
                 repeats) or any `tenacity.wait_*`; exponential with jitter from 1 s to 60 s when None.
             retry_on: exception class, tuple of classes or `tenacity.retry_*`. give_up_on: classes never to retry.
-            timeout: seconds of one run. priority, delay, lifo, keep_completed, keep_failed, deduplication: as in
-                JobOptions.
+            timeout: seconds of one run. priority, delay, lifo, keep_completed, keep_failed, deduplication,
+                durability: as in JobOptions.
             cron, every, timezone: as for Queue.schedule; consumers keep this schedule, under the task's name, and
                 call the function without arguments.
             isolate: each run has a process of its own: it is killed at its timeout or when it is cancelled, and a
@@ -174,13 +176,16 @@ class App:
     """Tasks and the server that their jobs live on.
 
     Args:
-        url: `redis://`, `rediss://`, `unix://` or `embedded://`; None: `EMQ_URL`, `REDIS_URL`, then the embedded
-            server where `tasks-emq[embedded]` is installed.
+        url: `redis://`, `rediss://`, `unix://`, `redis+sentinel://`, `redis+cluster://` or `embedded://`; None:
+            `EMQ_URL`, `REDIS_URL`, then the embedded server where `tasks-emq[embedded]` is installed.
         prefix: first part of every key. codec: `msgpack` or `json`. codecs: codec by queue, where it differs.
         default_queue: of tasks that name none. retention: how long finished jobs are remembered.
         retentions: the same by queue, where it differs.
         metrics: minutes for which consumers keep how many jobs ended in each (`Queue.metrics`); 0: not recorded.
         enqueue_timeout: seconds within which an add answers, whatever happens.
+        durability: what an add waits for. `fast`: the server has the job in memory; `everysec`, `always`: the same
+            on a server whose log is set so, else ConfigError; `replica`: one replica has it too, else
+            NotReplicated.
         max_payload: bytes of packed arguments.
 
     Raises:
@@ -199,6 +204,7 @@ class App:
         retentions: Mapping[str, Retention] | None = None,
         metrics: int = 0,
         enqueue_timeout: float = 2.0,
+        durability: Level = "fast",
     ) -> None:
         self._url = url
         self._server = None if url is None else Server.of(url, connect_timeout_s=enqueue_timeout / 2)
@@ -210,6 +216,7 @@ class App:
         self._retentions = dict(retentions or {})
         self.metrics = whole("metrics", metrics, 0, MAX_METRICS)
         self.patience = Patience(seconds("enqueue_timeout", enqueue_timeout))
+        self._durability = checked_level(durability)
         self.registry = Registry()
         self.task = TaskMaker(lambda: self)
         self._lock = threading.Lock()
@@ -285,6 +292,15 @@ class App:
     def retention(self, queue: str) -> Retention:
         """How long a queue remembers finished jobs."""
         return self._retentions.get(queue, self._retention)
+
+    def guarantee(self, levels: Iterable[Level | None]) -> Guarantee | None:
+        """What an add waits for that must satisfy all these levels; None where nothing follows it.
+
+        Args:
+            levels: of its jobs; None stands for the app's own.
+        """
+        level = strongest(given or self._durability for given in levels)
+        return None if level == "fast" or self.server.memory else Guarantee(level)
 
     def job(self, job_id: str, *, queue: str | None = None) -> Job[Any]:
         """The job of this id; nothing is asked yet.

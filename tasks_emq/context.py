@@ -148,14 +148,14 @@ class JobContext:
         Script: the add scripts, in one MULTI
         """
         adding = self._adding(steps, on_failure)
-        return adding.jobs(self._app.client.run_atomically(adding.calls()))
+        return adding.jobs(self._app.client.run_atomically(adding.calls(), adding.guarantee))
 
     async def aadd_children(
         self, *steps: Signature[Any] | Composite, on_failure: OnFailure = "fail"
     ) -> list[Job[Any]]:
         """`add_children`, awaited."""
         adding = self._adding(steps, on_failure)
-        return adding.jobs(await self._app.aclient.run_atomically(adding.calls()))
+        return adding.jobs(await self._app.aclient.run_atomically(adding.calls(), adding.guarantee))
 
     def children_values(self) -> dict[str, Any]:
         """What the children that completed returned, by their ids."""

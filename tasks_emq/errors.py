@@ -41,6 +41,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
 
 class EmqError(Exception):
@@ -121,7 +122,7 @@ class NotReplicated(BrokerError):
     Adding it again would make a second job; `answer` is what the add was answered.
     """
 
-    def __init__(self, message: str, *, job_id: str | None = None, answer: object = None) -> None:
+    def __init__(self, message: str, *, job_id: str | None = None, answer: Any = None) -> None:
         super().__init__(message)
         self.job_id = job_id
         self.answer = answer

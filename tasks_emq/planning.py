@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from tasks_emq.core.calls import Call, NewJob
+from tasks_emq.core.durability import Guarantee
 from tasks_emq.core.flow import RELAY, Node, Shape, fed_by, leaf_of, tree_answers, tree_calls, under
 from tasks_emq.core.keys import QueueKeys, new_job_id
 from tasks_emq.core.replies import Added
@@ -89,6 +90,7 @@ class Planner:
             raise ConfigError(
                 f"the queues of a workflow must have one codec, since values pass through it; {shown}"
             )
+        self.guarantee = self.app.guarantee([task.job_options.durability for task in tasks])
         self._parent = parent
         self._tasks: dict[str, Task[..., Any]] = {}
         self._raw: dict[str, tuple[list[Any], dict[str, Any], bool]] = {}
@@ -240,6 +242,11 @@ class Addition:
                 )
             self._roots += [_within(node, within) for node in nodes] if within else nodes
         self.app = self._planner.app
+
+    @property
+    def guarantee(self) -> Guarantee | None:
+        """What the add waits for: what the most careful of the tasks asks."""
+        return self._planner.guarantee
 
     def calls(self) -> list[Call[Added]]:
         """What adds them.

@@ -67,7 +67,7 @@ class _Reading:
 
     def _workers(self) -> Flow[list[Worker]]:
         try:
-            found: list[Worker] = yield reading.get_workers(client_name(self._keys))
+            found: list[Worker] = yield reading.get_workers(self._keys, client_name(self._keys))
         except BrokerError as error:
             if not error.reached:
                 raise

@@ -16,12 +16,13 @@ from tasks_emq.core import calls
 from tasks_emq.core.annotations import Binder
 from tasks_emq.core.calls import Call, NewJob
 from tasks_emq.core.codec import Codec
+from tasks_emq.core.durability import Guarantee, Level
 from tasks_emq.core.keys import new_job_id, user_id, wire_id
 from tasks_emq.core.options import JobOptions
 from tasks_emq.core.replies import Added
 from tasks_emq.core.retry import RetryPolicy
 from tasks_emq.core.schedule import Timing
-from tasks_emq.errors import BrokerError, ConfigError, EmqError, JobExists, OutcomeUnknown
+from tasks_emq.errors import BrokerError, ConfigError, EmqError, JobExists, NotReplicated, OutcomeUnknown
 from tasks_emq.job import Job
 from tasks_emq.workflow import Signature
 
@@ -103,6 +104,7 @@ class Task(Generic[P, R]):
         keep_completed: bool | None = None,
         keep_failed: bool | None = None,
         deduplication: str | Mapping[str, Any] | None = None,
+        durability: Level | None = None,
     ) -> Task[P, R]:
         """The same task with other options for its jobs; arguments stay typed.
 
@@ -115,7 +117,7 @@ class Task(Generic[P, R]):
         given = {
             "queue": queue, "attempts": attempts, "delay": delay, "eta": eta, "priority": priority, "lifo": lifo,
             "job_id": job_id, "on_existing": on_existing, "keep_completed": keep_completed,
-            "keep_failed": keep_failed, "deduplication": deduplication,
+            "keep_failed": keep_failed, "deduplication": deduplication, "durability": durability,
         }  # fmt: skip
         changed = copy.copy(self)
         changed.job_options = self.job_options.with_changes({k: v for k, v in given.items() if v is not None})
@@ -133,13 +135,14 @@ class Task(Generic[P, R]):
             TypeError: the arguments do not fit the function. CannotSerialize, PayloadTooLarge: they cannot be
                 stored. QueueFull: the server is at its memory limit, or the queue at its max_length.
             BrokerError: the server cannot be reached.
-            OutcomeUnknown: the reply was lost; carries the job's id. JobExists: with `on_existing="raise"`.
+            OutcomeUnknown: the reply was lost; carries the job's id. NotReplicated: the job is stored, but not as
+                `durability="replica"` asks; carries its id. JobExists: with `on_existing="raise"`.
 
         Script: addStandardJob-9, addDelayedJob-6 or addPrioritizedJob-9
         """
         job = self.new_job(args, kwargs)
         try:
-            return self.job_of(self.app.client.run(self._call(job)))
+            return self.job_of(self.app.client.run_durably(self._call(job), self._guarantee()))
         except OutcomeUnknown as error:
             raise self._named(error, job) from error.__cause__
 
@@ -147,7 +150,7 @@ class Task(Generic[P, R]):
         """`delay`, awaited."""
         job = self.new_job(args, kwargs)
         try:
-            return self.job_of(await self.app.aclient.run(self._call(job)))
+            return self.job_of(await self.app.aclient.run_durably(self._call(job), self._guarantee()))
         except OutcomeUnknown as error:
             raise self._named(error, job) from error.__cause__
 
@@ -196,7 +199,7 @@ class Task(Generic[P, R]):
         """
         jobs: list[Job[R]] = []
         for trip, batches in self._trips(calls_of):
-            answers = self.app.client.run_each(trip)
+            answers = self.app.client.run_each_durably(trip, self._guarantee())
             self._settle(jobs, batches, answers)
         return jobs
 
@@ -204,7 +207,7 @@ class Task(Generic[P, R]):
         """`delay_many`, awaited."""
         jobs: list[Job[R]] = []
         for trip, batches in self._trips(calls_of):
-            answers = await self.app.aclient.run_each(trip)
+            answers = await self.app.aclient.run_each_durably(trip, self._guarantee())
             self._settle(jobs, batches, answers)
         return jobs
 
@@ -281,6 +284,9 @@ class Task(Generic[P, R]):
             binder=self.binder,
         )
 
+    def _guarantee(self) -> Guarantee | None:
+        return self.app.guarantee((self.job_options.durability,))
+
     def _named(self, error: OutcomeUnknown, job: NewJob) -> OutcomeUnknown:
         shown = user_id(job.id)
         return OutcomeUnknown(f"job {shown}: {error}", job_id=shown)
@@ -312,6 +318,8 @@ class Task(Generic[P, R]):
                 failed = failed or answer
                 if isinstance(answer, OutcomeUnknown):
                     unknown += [user_id(job.id) for job in batch]
+                if isinstance(answer, NotReplicated):
+                    jobs += [self.job_of(added) for added in answer.answer]
             else:
                 jobs += [self.job_of(added) for added in answer]
         if isinstance(failed, BrokerError):

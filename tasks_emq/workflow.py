@@ -112,14 +112,14 @@ class group(Parallel, Generic[R_co]):
         if not self.steps:
             return GroupResult([])
         adding = Addition(self.steps, self.on_failure or "fail")
-        return GroupResult(adding.jobs(adding.app.client.run_atomically(adding.calls())))
+        return GroupResult(adding.jobs(adding.app.client.run_atomically(adding.calls(), adding.guarantee)))
 
     async def adelay(self) -> GroupResult[R_co]:
         """`delay`, awaited."""
         if not self.steps:
             return GroupResult([])
         adding = Addition(self.steps, self.on_failure or "fail")
-        return GroupResult(adding.jobs(await adding.app.aclient.run_atomically(adding.calls())))
+        return GroupResult(adding.jobs(await adding.app.aclient.run_atomically(adding.calls(), adding.guarantee)))
 
 
 class chain(Series, Generic[R_co]):
@@ -160,12 +160,12 @@ class chain(Series, Generic[R_co]):
         Script: the add scripts, in one MULTI
         """
         adding = Addition([self], "fail")
-        return adding.jobs(adding.app.client.run_atomically(adding.calls()))[0]
+        return adding.jobs(adding.app.client.run_atomically(adding.calls(), adding.guarantee))[0]
 
     async def adelay(self) -> Job[R_co]:
         """`delay`, awaited."""
         adding = Addition([self], "fail")
-        return adding.jobs(await adding.app.aclient.run_atomically(adding.calls()))[0]
+        return adding.jobs(await adding.app.aclient.run_atomically(adding.calls(), adding.guarantee))[0]
 
 
 def chord(

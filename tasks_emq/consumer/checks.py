@@ -58,7 +58,7 @@ async def check_server(client: AsyncClient, keys: QueueKeys) -> None:
 async def ask_info(client: AsyncClient, keys: QueueKeys) -> dict[str, str] | None:
     """What the server tells of itself; None when this user may not ask."""
     try:
-        return await client.run(Command(("INFO",), _info))
+        return await client.run(Command(("INFO",), _info, near=keys.key("meta")))
     except BrokerError as error:
         if not error.reached:
             raise

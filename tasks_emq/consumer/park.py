@@ -67,7 +67,7 @@ class Park:
         """Sleep whenever the queue is empty, until cancelled."""
         # Connected from the start: other clients know a consumer by this connection (protocol §1.4).
         with suppress(BrokerError):
-            await self._client.run(Command(("PING",), _popped))
+            await self._client.run(Command(("PING",), _popped, near=self._key))
         while True:
             await self._empty.wait()
             try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
@@ -48,10 +48,15 @@ class Guarantee:
         writes nothing: so there is a write just before it.
 
         Args:
-            key: any key of the queue. within_s: of what is left.
+            key: any key of the queue. within_s: what is left for all; half of it is for the replies.
         """
         touch = ("HSET", keys_of_job(key).key("meta"), "x:sync", "")
-        return touch, ("WAIT", self.replicas, max(1, round(1000 * min(self.within_s, within_s))))
+        return touch, ("WAIT", self.replicas, max(1, round(1000 * min(self.within_s, within_s / 2))))
+
+
+def strongest(levels: Iterable[Level]) -> Level:
+    """The level that asks the most."""
+    return max(levels, key=LEVELS.index)
 
 
 def checked_level(value: object) -> Level:

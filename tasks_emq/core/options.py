@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal
 
+from tasks_emq.core.durability import Level, checked_level
 from tasks_emq.core.keys import check_id, check_queue_name, wire_id
 from tasks_emq.errors import ConfigError
 
@@ -121,6 +122,7 @@ class JobOptions:
             `return` the existing job, `raise` JobExists, or `rerun` one that has ended, as a new run.
         keep_completed, keep_failed: False forgets the job as soon as it has ended so.
         deduplication: an id of which only one job waits or runs, or a map as in Deduplication.
+        durability: what an add waits for, as for App; None: what the app says.
     """
 
     queue: str = "default"
@@ -134,6 +136,7 @@ class JobOptions:
     keep_completed: bool = True
     keep_failed: bool = True
     deduplication: Deduplication | None = None
+    durability: Level | None = None
 
     def with_changes(self, changes: Mapping[str, Any]) -> JobOptions:
         """A copy with other values; an `eta` replaces a delay that was set before, and the other way round.
@@ -172,6 +175,8 @@ class JobOptions:
             wire_id(self.job_id)
         if self.on_existing not in ("return", "raise", "rerun"):
             raise ConfigError(f"on_existing={self.on_existing!r}: 'return', 'raise' or 'rerun'")
+        if self.durability is not None:
+            checked_level(self.durability)
         for name in ("lifo", "keep_completed", "keep_failed"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name}={getattr(self, name)!r}: True or False")

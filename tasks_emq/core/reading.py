@@ -76,9 +76,10 @@ def get_dependency_counts(keys: QueueKeys, job_id: str) -> Call[ChildrenCounts]:
     return Call(_CHILDREN, keys.of(_CHILDREN, job_id), kinds, lambda counts: ChildrenCounts(*counts))
 
 
-def get_workers(name: str) -> Command[list[reading_replies.Worker]]:
+def get_workers(keys: QueueKeys, name: str) -> Command[list[reading_replies.Worker]]:
     """The consumers of the queue whose connections are called `name`."""
-    return Command(("CLIENT", "LIST", "TYPE", "NORMAL"), lambda reply: reading_replies.workers(name, reply))
+    words = ("CLIENT", "LIST", "TYPE", "NORMAL")
+    return Command(words, lambda reply: reading_replies.workers(name, reply), near=keys.key("marker"))
 
 
 def events_from(keys: QueueKeys, first: str, count: int) -> Command[list[replies.Event]]:

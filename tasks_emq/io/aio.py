@@ -48,9 +48,9 @@ class AsyncClient:
         result: R = result_of(answer)
         return result
 
-    async def run_durably(self, call: Call[R], guarantee: Guarantee) -> R:
-        """Run one call and wait until it is as durable as that."""
-        (answer,) = await self._drive(exchange_durably((call,), self.server, self.patience, guarantee))
+    async def run_durably(self, call: Call[R], guarantee: Guarantee | None) -> R:
+        """`Client.run_durably`, awaited."""
+        (answer,) = await self.run_each_durably((call,), guarantee)
         result: R = result_of(answer)
         return result
 

@@ -258,8 +258,8 @@ def _secured(answers: list[Any], waited: Sequence[Any], guarantee: Guarantee | N
         answer
         if isinstance(answer, EmqError)
         else NotReplicated(
-            f"stored on {server.shown}, but not on its replicas: {got} {guarantee.replicas} within "
-            f"{guarantee.within_s:g} s",
+            f"stored on {server.shown}, but not on its replicas: {got} {guarantee.replicas} "
+            "in time; it is not added again",
             job_id=user_id(answer.id) if hasattr(answer, "id") else None,
             answer=answer,
         )

@@ -52,9 +52,9 @@ class Client:
         result: R = result_of(answer)
         return result
 
-    def run_durably(self, call: Call[R], guarantee: Guarantee) -> R:
+    def run_durably(self, call: Call[R], guarantee: Guarantee | None) -> R:
         """Run one call and wait until it is as durable as that."""
-        (answer,) = self._drive(exchange_durably((call,), self.server, self.patience, guarantee))
+        (answer,) = self.run_each_durably((call,), guarantee)
         result: R = result_of(answer)
         return result
 

@@ -110,7 +110,7 @@ def test_options_cannot_be_changed_in_place():
         ({"on_existing": ["return"]}, "on_existing"),
         ({"keep_completed": 0}, "keep_completed=0"),
         ({"keep_failed": "no"}, "keep_failed='no'"),
-        ({"prio": 1}, "unknown option 'prio'; there are: attempts, deduplication, delay, eta, job_id,"),
+        ({"prio": 1}, "unknown option 'prio'; there are: attempts, deduplication, delay, durability, eta,"),
         ({"deduplication": 7}, "deduplication=7: an id, or a map of an id and any of ttl, extend, replace"),
         ({"deduplication": {}}, "deduplication={}"),
         ({"deduplication": {"ttl": 1}}, "an id, or a map of an id"),

@@ -1,0 +1,249 @@
+"""One server, a service that Sentinels watch and a Cluster: the same suite, the same verdicts, and failovers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import topologies
+from consuming import Program, consuming
+from topologies import Topology
+from waiting import eventually
+
+from tasks_emq import App, BrokerError, ConfigError, NotReplicated, Queue, chain, chord
+
+pytestmark = pytest.mark.matrix
+
+_KINDS = {"single": topologies.single, "sentinel": topologies.sentinel, "cluster": topologies.cluster}
+
+
+@pytest.fixture(scope="module", params=list(_KINDS))
+def topology(request: pytest.FixtureRequest) -> Iterator[Topology]:
+    with _KINDS[request.param]("valkey") as made:
+        yield made
+
+
+@pytest.fixture
+def url(topology: Topology) -> str:
+    topology.clear()
+    return topology.url
+
+
+class Tasks:
+    """An app with tasks, for a consumer in this process."""
+
+    def __init__(self, url: str, **options: Any) -> None:
+        self.app = App(url, enqueue_timeout=10.0, **options)
+        self.runs: list[int] = []
+
+        @self.app.task(name="add")
+        def add(first: int, second: int = 0) -> int:
+            return first + second
+
+        @self.app.task(name="total")
+        def total(values: list[int]) -> int:
+            return sum(values)
+
+        @self.app.task(name="note")
+        def note(number: int) -> int:
+            self.runs.append(number)
+            return number
+
+        tries: list[str] = []
+
+        @self.app.task(name="flaky", attempts=3, backoff=0.05)
+        def flaky() -> int:
+            tries.append("")
+            if len(tries) == 1:
+                raise ValueError("the first try")
+            return len(tries)
+
+        self.add, self.total, self.note, self.flaky = add, total, note, flaky
+
+
+# -- the same verdicts on all three ------------------------------------------------------------------------
+
+
+def test_what_is_added_runs_and_tells_its_result(url):
+    tasks = Tasks(url)
+    add = tasks.add
+    queues = [f"q{i}" for i in range(4)]  # on a Cluster they are on several nodes
+    with consuming(tasks.app, ["default", *queues]):
+        assert add.delay(1, 2).result(10) == 3
+        assert [job.result(10) for job in add.delay_many([(i,) for i in range(300)])] == list(range(300))
+        assert [add.options(queue=queue).delay(1, 1).result(10) for queue in queues] == [2] * 4
+        assert tasks.flaky.delay().result(10) == 2
+        assert add.options(delay=0.3).delay(5).result(10) == 5
+        assert add.options(priority=3).delay(6).result(10) == 6
+        assert chain(add.s(1), add.s(2), add.s(3)).delay().result(10) == 6
+        assert chord([add.s(i) for i in range(5)])(tasks.total.s()).delay().result(10) == 10
+
+        async def awaited() -> int:
+            try:
+                return await (await add.adelay(3, 4)).aresult(10)
+            finally:
+                await tasks.app.aclose()
+
+        assert asyncio.run(awaited()) == 7
+        assert len(Queue("default", app=tasks.app).workers()) == 1
+    assert not Queue("default", app=tasks.app).doctor().left
+
+
+def test_events_are_followed(url):
+    tasks = Tasks(url)
+    queue = Queue("default", app=tasks.app)
+    with consuming(tasks.app), contextlib.closing(queue.events(after="0")) as events:
+        job = tasks.add.delay(1)
+        seen = []
+        for event in events:
+            if event.job_id == job.id:
+                seen.append(event.name)
+            if event.name == "completed":
+                break
+    assert [name for name in seen if name in ("added", "waiting", "active", "completed")][-2:] == [
+        "active", "completed",
+    ]  # fmt: skip
+
+
+def test_a_schedule_runs(url):
+    tasks = Tasks(url)
+    with consuming(tasks.app):
+        Queue("default", app=tasks.app).schedule("often", tasks.note, every=0.2, args=(1,))
+        eventually(lambda: len(tasks.runs) >= 3, timeout=10)
+
+
+def test_the_jobs_of_a_killed_consumer_are_recovered(url, tmp_path, monkeypatch):
+    source = Path(__file__).with_name("topology_tasks.py").read_text()
+    (tmp_path / "jobs.py").write_text(source)
+    monkeypatch.setenv("EMQ_URL", url)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    sys.modules.pop("jobs", None)
+    import jobs  # type: ignore[import-not-found]
+
+    held = jobs.hold.delay(str(tmp_path / "held"))
+    with Program(tmp_path, url) as first:
+        first.ready()
+        eventually((tmp_path / "held").exists, timeout=10)
+        first.signal(signal.SIGKILL)
+        first.wait()
+    with Program(tmp_path, url) as second:
+        second.ready()
+        assert held.result(15) == "again"
+    assert held.refresh().stalled_count == 1
+
+
+# -- what only some have ------------------------------------------------------------------------------------
+
+
+def test_a_flow_over_two_queues_of_a_cluster_is_refused_when_it_is_built(topology, url):
+    tasks = Tasks(url)
+    flow = chain(tasks.add.s(1), tasks.add.options(queue="other").s(2))
+    if topology.kind == "cluster":
+        with pytest.raises(ConfigError, match="default, other cannot be added on a Cluster"):
+            flow.delay()
+        assert all(process("DBSIZE") == 0 for process in topology.masters())
+    else:
+        with consuming(tasks.app, ["default", "other"]):
+            assert flow.delay().result(10) == 3
+
+
+class Load:
+    """Adds jobs from a thread until it is told to end; knows which were accepted."""
+
+    def __init__(self, tasks: Tasks) -> None:
+        self._tasks = tasks
+        self._ended = threading.Event()
+        self.accepted: list[Any] = []
+        self.refused: list[str] = []
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        number = 0
+        while not self._ended.wait(0.002):
+            number += 1
+            try:
+                self.accepted.append(self._tasks.note.delay(number))
+            except NotReplicated as error:
+                self.refused.append(f"NotReplicated {error}")
+            except BrokerError as error:
+                self.refused.append(repr(error))
+
+    def __enter__(self) -> Load:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+
+    def more(self, count: int = 100, timeout: float = 30) -> None:
+        """Wait until so many more are accepted."""
+        wanted = len(self.accepted) + count
+        eventually(lambda: len(self.accepted) >= wanted, timeout=timeout)
+
+
+def _whole_values(load: Load) -> None:
+    for job in load.accepted:
+        job.result(30)
+
+
+def test_slots_move_under_load_and_nothing_is_lost_or_run_twice(topology, url):
+    if topology.kind != "cluster":
+        return
+    tasks = Tasks(url)
+    key = tasks.app.keys("default").key("wait")
+    slot = topology.masters()[0]("CLUSTER", "KEYSLOT", key)
+    with consuming(tasks.app, lock=5.0), Load(tasks) as load:
+        load.more()
+        for _ in range(2):
+            owner = topology.master_of(key)
+            target = next(process for process in topology.masters() if process.port != owner.port)
+            topologies.migrate(topology, slot, target)
+            load.more()
+    with consuming(tasks.app):
+        _whole_values(load)
+    assert not load.refused
+    assert sorted(tasks.runs) == sorted({*tasks.runs}), "a job ran twice although no consumer died"
+    assert {job.result(1) for job in load.accepted} <= {*tasks.runs}
+    assert not Queue("default", app=tasks.app).doctor(repair=True).left
+
+
+@pytest.mark.parametrize("kind", ["sentinel", "cluster"])
+def test_a_master_is_killed_under_load_and_all_go_on_by_themselves(kind):
+    with _KINDS[kind]("valkey") as topology:
+        tasks = Tasks(topology.url, durability="replica")
+        queue = Queue("default", app=tasks.app)
+        key = tasks.app.keys("default").key("wait")
+        seen: list[str] = []
+
+        def follow() -> None:
+            for event in queue.events(after="0"):
+                seen.append(event.name)
+
+        threading.Thread(target=follow, daemon=True).start()
+        with consuming(tasks.app), Load(tasks) as load:
+            load.more()
+            master = topology.master_of(key)
+            os.kill(master.server.pid, signal.SIGKILL)
+            before = len(seen)
+            load.more(1)
+            # A service with no replica left accepts nothing at this level; that is what it promises.
+            until = len(tasks.runs) + 1
+            fast = tasks.note.options(durability="fast").delay(-1)
+            assert fast.result(20) == -1
+            eventually(lambda: len(tasks.runs) >= until and len(seen) > before, timeout=20)
+        with consuming(tasks.app):
+            for job in load.accepted:
+                assert job.result(30) in tasks.runs
+        report = queue.doctor(repair=True)
+        assert not report.left
+        assert len({job.id for job in load.accepted}) == len(load.accepted)
