@@ -203,7 +203,7 @@ def test_what_cannot_be_a_flow(tasks: Tasks, url: str, watch: Watch) -> None:
         with pytest.raises(ConfigError, match=reason):
             build()
     far_away = App(url)
-    far_away.use(ConnectedTo("redis+cluster://localhost:1", "redis+cluster://localhost:1", 1.0))
+    far_away.use(ConnectedTo.of("redis+cluster://localhost:1"))
     c = Tasks.of(far_away)
     with pytest.raises(ConfigError, match="over the queues default, other cannot be added on a Cluster"):
         chain(c.add.options(queue="other").s(1, 1), c.add.s(1)).delay()
