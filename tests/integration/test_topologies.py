@@ -7,6 +7,7 @@ import contextlib
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -252,3 +253,24 @@ def test_a_master_is_killed_under_load_and_all_go_on_by_themselves(kind):
         assert not follower.is_alive()
         assert not queue.doctor(repair=True).left
         assert not [error for error in load.refused if "may have been executed" not in error]
+
+
+@pytest.mark.parametrize("kind", ["sentinel", "cluster"])
+def test_a_master_that_hangs_holds_up_nobody(kind):
+    with _KINDS[kind]("valkey") as topology:
+        tasks = Tasks(topology.url)
+        key = tasks.app.keys("default").key("wait")
+        # By itself the sleeper would take its connection for lost after 12 s.
+        with consuming(tasks.app, park=10.0):
+            assert tasks.add.delay(1).result(10) == 1
+            waiting = tasks.add.options(delay=0.5, durability="replica").delay(2)
+            master = topology.master_of(key)
+            eventually(lambda: any(b"cmd=bzpopmin" in row for row in master("CLIENT", "LIST").splitlines()))
+            master.freeze()
+            try:
+                started = time.monotonic()
+                assert tasks.add.delay(3).result(30) == 3
+                assert waiting.result(30) == 2
+                assert time.monotonic() - started < 11, "the sleeper gave up by itself; it did not look"
+            finally:
+                master.thaw()
