@@ -23,11 +23,12 @@ _NEEDED: Final = (
     "EVALSHA 0000000000000000000000000000000000000000 1 {k}", "BZPOPMIN {k} 1", "HMGET {k} f", "HGETALL {k}",
     "HSET {k} f v", "HDEL {k} f", "HGET {k} f", "HINCRBY {k} f 1", "HLEN {k}", "EXISTS {k}", "DEL {k}",
     "SET {k} v PX 1", "GET {k}", "PEXPIRE {k} 1", "PTTL {k}", "INCR {k}", "INCRBY {k} 1", "LPUSH {k} v",
-    "RPUSH {k} v", "RPOP {k}", "LINDEX {k} 0", "LLEN {k}", "LPOS {k} v", "LRANGE {k} 0 1", "LREM {k} 1 v",
+    "RPUSH {k} v", "LINDEX {k} 0", "LLEN {k}", "LPOS {k} v", "LRANGE {k} 0 1", "LREM {k} 1 v",
     "LTRIM {k} 0 1", "LMOVE {k} {k} RIGHT LEFT", "ZADD {k} 1 v", "ZREM {k} v", "ZCARD {k}", "ZSCORE {k} v",
     "ZRANGE {k} 0 1", "ZREVRANGE {k} 0 1", "ZRANGEBYSCORE {k} 0 1", "ZREVRANGEBYSCORE {k} 1 0", "SADD {k} v",
     "SREM {k} v", "SMEMBERS {k}", "SSCAN {k} 0", "SCARD {k}", "SISMEMBER {k} v", "ZCOUNT {k} 0 1", "HEXISTS {k} f",
-    "HKEYS {k}", "PERSIST {k}", "XADD {k} * f v", "XTRIM {k} MAXLEN 1", "TIME",
+    "HKEYS {k}", "PERSIST {k}",
+    "MGET {k}", "TYPE {k}", "XLEN {k}", "SCAN 0 MATCH {k}", "XADD {k} * f v", "XTRIM {k} MAXLEN 1", "TIME",
 )  # fmt: skip
 
 

@@ -101,6 +101,7 @@ class Lane:
             self.keys, self._client, settings.lock_ms, found=self._found_again, changed=self.wake
         )
         self._iterations = Iterations(app, self.keys)
+        self._look_again = False
         self.fetching = True
         self.closed = False
 
@@ -158,8 +159,14 @@ class Lane:
         batch = [self._pending.popleft() for _ in range(min(len(self._pending), FINISH_BATCH))]
         if not (batch or take):
             return False
+        if take:
+            self._look_again = False
         with self._flights.flight(limiting=limiting):
             await self._write(batch, take)
+        if batch and not take:
+            # These ends may have made jobs ready, and a fetch that left before them has not seen those.
+            self._look_again = True
+            self.feed()
         if not self._flights.under_way:
             self._start_late()
         if self.closed or limiting:
@@ -276,6 +283,8 @@ class Lane:
 
     def _rest(self, fetched: Fetched) -> None:
         """The queue is empty: park until the marker, the next due time or the longest sleep."""
+        if self._look_again:
+            return
         self._slots.set_hungry(self._claimant, False)
         self.idle_since = self.idle_since or monotonic()
         self.parking.enter((fetched.due_ms - fetched.now_ms) / 1000 if fetched.due_ms else None)

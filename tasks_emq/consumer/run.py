@@ -114,8 +114,8 @@ class Runner:
         """Whether a job that has lost so many owners runs in a process of its own.
 
         When a process with many jobs dies nobody knows which did it: who was there runs alone, at once while there
-        are processes for it. Where a hundred jobs come back together, the rest must not wait for those few: they get
-        one more chance among others, and only who has lost a second owner waits.
+        are processes for it. Where a hundred jobs come back together, the rest must not wait for those few: they
+        get one more chance among others, and only who has lost a second owner waits.
         """
         return lost > 1 or (lost == 1 and self._has_free_cell())
 

@@ -9,7 +9,7 @@ from tasks_emq.core.scripts import all_scripts
 
 #: Words in capitals that scripts hand over beside commands.
 ARGUMENTS = {
-    *("COUNT", "KEEPTTL", "LEFT", "LIMIT", "MAXLEN", "RANK", "RIGHT", "WITHSCORES", "WRONGTYPE"),
+    *("COUNT", "KEEPTTL", "LEFT", "LIMIT", "MATCH", "MAXLEN", "RANK", "RIGHT", "WITHSCORES", "WRONGTYPE"),
 }
 #: What no script runs: the consumer itself does.
 CONSUMER = {"BZPOPMIN", "EVALSHA"}
