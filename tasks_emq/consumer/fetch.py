@@ -201,6 +201,8 @@ class Lane:
             fetched = result.fetched or fetched
             for item, code in zip(carried, result.codes, strict=False):
                 self._settle(item, code)
+        # Where the server did not know a script, its call came after the fetch.
+        self._look_again = self._look_again or len(commit.calls) > 1
         if take and fetched:
             self._start_all(fetched, take)
         elif take:
@@ -284,6 +286,7 @@ class Lane:
     def _rest(self, fetched: Fetched) -> None:
         """The queue is empty: park until the marker, the next due time or the longest sleep."""
         if self._look_again:
+            self._wake.set()
             return
         self._slots.set_hungry(self._claimant, False)
         self.idle_since = self.idle_since or monotonic()
