@@ -1,5 +1,7 @@
 """What runs in a process for single runs: takes a job from the consumer, runs it, and sends back its outcome.
 
+One process, the nest, imports the app and forks the others.
+
 The task has the main thread, so that signals interrupt it; a second thread hears what the consumer says.
 """
 
@@ -7,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import signal
 import sys
 import threading
+import traceback
 from contextlib import suppress
 from queue import SimpleQueue
 from types import FrameType
@@ -18,7 +22,7 @@ from typing import Any
 from tasks_emq.app import App
 from tasks_emq.consumer.cells import outcome_to_wire
 from tasks_emq.consumer.channel import Pipe
-from tasks_emq.consumer.child import end_with_parent
+from tasks_emq.consumer.child import Death, end_with_parent
 from tasks_emq.consumer.inputs import needs_inputs, take_inputs
 from tasks_emq.consumer.outcome import Outcome, Running
 from tasks_emq.consumer.run import Runner, timeout_error
@@ -116,6 +120,79 @@ def _function(runner: Runner, run: Running) -> Outcome:
         return runner.raised(run, timeout_error(limit, error))
 
 
+class Nest:
+    """Forks a process for each cell that the consumer asks for: milliseconds, where an interpreter takes a second.
+
+    It has the app imported, one thread and no connection, so that a fork leaves nothing behind half done.
+
+    Args:
+        app: whose tasks. pipe: to the consumer.
+    """
+
+    def __init__(self, app: App, pipe: Pipe) -> None:
+        self._app = app
+        self._pipe = pipe
+        self._pid = os.getpid()
+        self._pids: dict[int, int] = {}
+        self._woken, self._waker = os.pipe()
+
+    def serve(self) -> None:
+        """Fork, kill and tell of ends until the consumer goes."""
+        for end in (self._woken, self._waker):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        watched: list[Any] = [self._pipe.sock, self._woken]
+        while True:
+            ready, _, _ = select.select(watched, [], [])
+            if self._woken in ready:
+                os.read(self._woken, 4096)
+            self._reap()
+            if self._pipe.sock in ready:
+                message, fd = self._pipe.receive_handed()
+                if message is None:
+                    return
+                self._obey(*message, fd=fd)
+
+    def _obey(self, kind: str, number: int, *, fd: int | None) -> None:
+        if kind == "fork" and fd is not None:
+            pid = os.fork()
+            if pid == 0:
+                self._become_cell(fd)
+            os.close(fd)
+            self._pids[number] = pid
+            self._pipe.send("born", number, pid)
+        elif kind == "kill" and number in self._pids:
+            # Only this process takes their status, so the number cannot be another's by now.
+            try:
+                os.killpg(self._pids[number], signal.SIGKILL)
+            except ProcessLookupError:
+                os.kill(self._pids[number], signal.SIGKILL)
+
+    def _become_cell(self, fd: int) -> None:
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            # A session of its own: killing takes what the task has started.
+            os.setsid()
+            end_with_parent(self._pid)
+            self._pipe.sock.close()
+            os.close(self._woken)
+            os.close(self._waker)
+            Worker(self._app, Pipe(fd)).serve()
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+
+    def _reap(self) -> None:
+        for number, pid in list(self._pids.items()):
+            ended, status, used = os.wait4(pid, os.WNOHANG)
+            if ended:
+                del self._pids[number]
+                self._pipe.send("died", number, *Death.of(status, used).wire())
+
+
 def main() -> None:
     """Serve the consumer whose socket and process id are the arguments."""
     end_with_parent(int(sys.argv[2]))
@@ -133,7 +210,7 @@ def main() -> None:
     except BaseException as error:
         pipe.send("broken", f"{type(error).__name__}: {error}")
         raise
-    Worker(app, pipe).serve()
+    Nest(app, pipe).serve()
 
 
 if __name__ == "__main__":

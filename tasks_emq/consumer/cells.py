@@ -1,4 +1,4 @@
-"""Runs in processes of their own: warm interpreters that take one job at a time and can be killed."""
+"""Runs in processes of their own: they are forked, take one job at a time, and can be killed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from contextlib import suppress
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final
 
-from tasks_emq.consumer.child import Child, Death
+from tasks_emq.consumer.child import Death
+from tasks_emq.consumer.nest import Nest
 from tasks_emq.consumer.outcome import Abandon, AwaitChildren, Crashed, HandBack, Outcome, Running
 from tasks_emq.consumer.settings import Settings
 from tasks_emq.consumer.targets import Recipe, is_importable
@@ -31,6 +32,8 @@ _NOTICE_S: Final = 0.5
 _IDLE_S: Final = 60.0
 #: How often the memory of a run's process is looked at, where it has a limit.
 _MEMORY_EVERY_S: Final = 0.25
+#: Jobs that have lost an owner and run at once, each in a process of its own.
+_SUSPECTS: Final = 64
 #: How long the end of killed processes is waited for.
 _END_S: Final = 2.0
 
@@ -54,10 +57,10 @@ class Cell:
     """One process for runs, one after the other.
 
     Args:
-        recipe: of the app. limit: bytes of memory, or None. gone: called when it has ended.
+        nest: forks it. limit: bytes of memory, or None. gone: called when it has ended.
     """
 
-    def __init__(self, recipe: Recipe, limit: int | None, gone: Callable[[Cell], None]) -> None:
+    def __init__(self, nest: Nest, limit: int | None, gone: Callable[[Cell], None]) -> None:
         self._gone = gone
         self._loop = asyncio.get_running_loop()
         self._limit = limit
@@ -67,8 +70,7 @@ class Cell:
         self._over_memory = False
         self._timer: asyncio.TimerHandle | None = None
         self.idle: asyncio.TimerHandle | None = None
-        self._child = Child("tasks_emq.consumer.cell", received=self._received, died=self._died)
-        self._child.channel.send("recipe", recipe.wire())
+        self._child = nest.fork(self._received, self._died)
 
     @property
     def is_usable(self) -> bool:
@@ -146,8 +148,6 @@ class Cell:
                 self._timer = self._loop.call_later(run.task.timeout + _NOTICE_S, self._overrun, run)
         elif kind == "outcome" and self._answer and not self._answer.done():
             self._answer.set_result(outcome_from_wire(*rest))
-        elif kind == "broken":
-            log.error("a process for runs cannot import the app: %s", rest[0])
 
     def _overrun(self, run: Running) -> None:
         log.warning("job %s has run longer than its timeout; its process is killed", run.context.id)
@@ -172,7 +172,11 @@ class Cells:
         self._recipe = recipe
         self._limit = settings.max_memory
         self._max_stalled = settings.max_stalled
+        self._nest: Nest | None = None
+        self._nests: set[Nest] = set()
         self._free = asyncio.Semaphore(settings.isolated_count)
+        # All jobs of a dead consumer come back together: they must not wait for each other's ends.
+        self._suspects = asyncio.Semaphore(max(settings.isolated_count, min(settings.concurrency, _SUSPECTS)))
         self._idle: list[Cell] = []
         self._all: set[Cell] = set()
         self._changed = asyncio.Event()
@@ -190,7 +194,7 @@ class Cells:
     async def run(self, runner: Runner, run: Running, done: Done) -> None:
         """Run a job in a process of its own, whatever becomes of it."""
         try:
-            async with self._free:
+            async with self._free if run.task and run.task.isolate else self._suspects:
                 outcome = await self._in_cell(run)
         except BaseException as error:
             outcome = runner.raised(run, error)
@@ -221,7 +225,10 @@ class Cells:
 
     def _new(self) -> Cell:
         assert self._recipe is not None
-        cell = Cell(self._recipe, self._limit, self._gone)
+        if self._nest is None or not self._nest.is_usable:
+            self._nest = Nest(self._recipe, self._nest_gone)
+            self._nests.add(self._nest)
+        cell = Cell(self._nest, self._limit, self._gone)
         self._all.add(cell)
         return cell
 
@@ -229,9 +236,15 @@ class Cells:
         if cell in self._idle:
             self._idle.remove(cell)
         cell.kill()
+        if self._nest and self._all <= {cell}:
+            self._nest.kill()
 
     def _gone(self, cell: Cell) -> None:
         self._all.discard(cell)
+        self._changed.set()
+
+    def _nest_gone(self, nest: Nest) -> None:
+        self._nests.discard(nest)
         self._changed.set()
 
     async def close(self) -> None:
@@ -239,9 +252,10 @@ class Cells:
         for cell in self._all:
             if cell.idle:
                 cell.idle.cancel()
-            cell.kill()
+        for nest in self._nests:
+            nest.kill()
         with suppress(TimeoutError):
             async with asyncio.timeout(_END_S):
-                while self._all:
+                while self._nests:
                     self._changed.clear()
                     await self._changed.wait()

@@ -54,6 +54,15 @@ class Channel:
         if not waiting:
             self._write()
 
+    def hand(self, fd: int, *message: Any) -> None:
+        """Send a short message and a descriptor with it.
+
+        Raises:
+            OSError: the other end is gone, or so far behind that there is no room.
+        """
+        packed = _packed(message)
+        self._out += packed[socket.send_fds(self._sock, [packed], [fd]) :]
+
     def _write(self) -> None:
         try:
             while self._out:
@@ -123,6 +132,13 @@ class Pipe:
         head = self._exactly(_LENGTH.size)
         body = head and self._exactly(_LENGTH.unpack(head)[0])
         return _unpacked(body) if body else None
+
+    def receive_handed(self) -> tuple[list[Any] | None, int | None]:
+        """`receive`, and the descriptor that came with the message, if one did."""
+        head, fds, _, _ = socket.recv_fds(self.sock, _LENGTH.size, 1)
+        rest = self._exactly(_LENGTH.size - len(head)) if head else None
+        body = None if rest is None else self._exactly(_LENGTH.unpack(head + rest)[0])
+        return (_unpacked(body) if body else None), (fds[0] if fds else None)
 
     def _exactly(self, size: int) -> bytes | None:
         found = bytearray()

@@ -40,6 +40,16 @@ class Death:
     user_s: float = 0.0
     system_s: float = 0.0
 
+    @classmethod
+    def of(cls, status: int, used: resource.struct_rusage) -> Death:
+        """Read what `wait4` answers."""
+        code = os.waitstatus_to_exitcode(status)
+        return cls(code, used.ru_maxrss * _MAXRSS_BYTES, used.ru_utime, used.ru_stime)
+
+    def wire(self) -> tuple[int | None, int, float, float]:
+        """As parts of a message."""
+        return self.code, self.max_rss, self.user_s, self.system_s
+
     def __str__(self) -> str:
         used = (
             f"at most {self.max_rss / 2**20:.0f} MiB of memory, {self.user_s:.2f} s of user time, "
@@ -127,8 +137,9 @@ class Child:
                 pid, status, used = os.wait4(self.pid, os.WNOHANG)
                 if pid:
                     self._over = True
-                    code = self._process.returncode = os.waitstatus_to_exitcode(status)
-                    return Death(code, used.ru_maxrss * _MAXRSS_BYTES, used.ru_utime, used.ru_stime)
+                    death = Death.of(status, used)
+                    self._process.returncode = death.code
+                    return death
             time.sleep(_POLL_S)
 
     def _end(self, death: Death) -> None:

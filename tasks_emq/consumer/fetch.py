@@ -76,7 +76,7 @@ class Lane:
         self._settings = settings
         self._retention = app.retention(share.name)
         self._metrics = (app.metrics if settings.metrics is None else settings.metrics) or None
-        self._runner = Runner(app, share.name, settings, cells.can_run, self._has_free_cell)
+        self._runner = Runner(app, share.name, settings, cells.can_run)
         self._cells = cells
         #: Called with each job that is ours now, before it starts; and whether none may be taken for the moment.
         self.took: Callable[[Sequence[TakenJob]], None] | None = None
@@ -291,9 +291,6 @@ class Lane:
         self._slots.set_hungry(self._claimant, False)
         self.idle_since = self.idle_since or monotonic()
         self.parking.enter((fetched.due_ms - fetched.now_ms) / 1000 if fetched.due_ms else None)
-
-    def _has_free_cell(self) -> bool:
-        return sum(run.isolated for run in self.running.values()) < self._settings.isolated_count
 
     def _start(self, taken: TakenJob, now_ms: int) -> None:
         run, outcome = self._runner.prepare(taken, now_ms)

@@ -58,16 +58,10 @@ class Runner:
     """
 
     def __init__(
-        self,
-        app: App,
-        queue: str,
-        settings: Settings,
-        isolates: Callable[[Task[..., Any]], bool] | None = None,
-        has_free_cell: Callable[[], bool] = lambda: True,
+        self, app: App, queue: str, settings: Settings, isolates: Callable[[Task[..., Any]], bool] | None = None
     ) -> None:
         self._app = app
         self._isolates = isolates
-        self._has_free_cell = has_free_cell
         self._queue = queue
         self._settings = settings
         self._codec = app.codec(queue)
@@ -103,21 +97,13 @@ class Runner:
             fetched_ms=now_ms,
             renewed=now,
         )
-        if task and self._isolates and (task.isolate or self._is_suspect(number(fields, b"stc"))):
+        if task and self._isolates and (task.isolate or number(fields, b"stc")):
+            # When a process with many jobs dies nobody knows which did it: who was there is alone from then on.
             run.isolated = self._isolates(task)
         refusal = self._refusal(run, name, now_ms)
         if isinstance(refusal, Ended):
             log.warning("job %s fails without a run: %s", run.context.id, refusal.value)
         return run, refusal
-
-    def _is_suspect(self, lost: int) -> bool:
-        """Whether a job that has lost so many owners runs in a process of its own.
-
-        When a process with many jobs dies nobody knows which did it: who was there runs alone, at once while there
-        are processes for it. Where a hundred jobs come back together, the rest must not wait for those few: they
-        get one more chance among others, and only who has lost a second owner waits.
-        """
-        return lost > 1 or (lost == 1 and self._has_free_cell())
 
     def _refusal(self, run: Running, name: str, now_ms: int) -> Outcome | None:
         fields = run.taken.fields
