@@ -7,13 +7,11 @@ import logging
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
-from operator import itemgetter
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from tasks_emq.consumer.cells import Cells
 from tasks_emq.consumer.finish import Pending, once_more, plan, tell, written
-from tasks_emq.consumer.flights import Flights
 from tasks_emq.consumer.inputs import aside, failed_by, needs_inputs, read_children, take_inputs
 from tasks_emq.consumer.outcome import Abandon, AwaitChildren, HandBack, Outcome, Running
 from tasks_emq.consumer.park import Park
@@ -46,9 +44,8 @@ _LIMIT_S: Final = 1.0
 class Lane:
     """Serves one queue.
 
-    `drive` has one write under way, or two while there is much to carry (`flights.py`): outcomes that gather
-    meanwhile go out together in the next, which also fetches for every slot that is free. `parking` sleeps on the
-    marker while the queue is empty.
+    `drive` has at most one write under way; outcomes that gather meanwhile go out together in the next, which also
+    fetches for every slot that is free. `parking` sleeps on the marker while the queue is empty.
 
     Args:
         app, share, settings: what and how. slots: shared with the other lanes. pool: threads.
@@ -95,13 +92,10 @@ class Lane:
         self._limited: asyncio.TimerHandle | None = None
         self._paced: asyncio.TimerHandle | None = None
         self._limiting = False
-        self._flights = Flights(slots.total)
-        self._late: list[tuple[int, int, Fetched]] = []
         self._reclaims = Reclaims(
             self.keys, self._client, settings.lock_ms, found=self._found_again, changed=self.wake
         )
         self._iterations = Iterations(app, self.keys)
-        self._look_again = False
         self.fetching = True
         self.closed = False
 
@@ -128,8 +122,7 @@ class Lane:
     @property
     def settled(self) -> bool:
         """Nothing runs and nothing is left to write."""
-        idle = not self._flights.under_way and not self._late
-        return idle and not self.running and not self._pending and not self._reclaims.searching
+        return not self.running and not self._pending and not self._reclaims.searching
 
     def is_done(self, seconds: float) -> bool:
         """Whether the queue has been empty for so long and nothing runs here."""
@@ -138,46 +131,24 @@ class Lane:
     async def drive(self) -> None:
         """Write, fetch and start until `closed` and settled."""
         self.feed()
-        writers = [self._loop.create_task(self._write_on()) for _ in range(2)]
-        try:
-            await asyncio.gather(*writers)
-        finally:
-            for writer in writers:
-                writer.cancel()
-
-    async def _write_on(self) -> None:
         while not (self.closed and self.settled):
-            if not self._flights.may_leave(len(self._pending), self._slots.available) or not await self._leave():
-                self._wake.clear()
-                await self._wake.wait()
-
-    async def _leave(self) -> bool:
-        """Write what there is to write; False when there is nothing."""
-        # A rate limit is written before the next fetch, not beside it: it must hold for that one.
-        limiting, self._limiting = self._limiting, False
-        take = None if limiting or not self._flights.may_fetch else self._take()
-        batch = [self._pending.popleft() for _ in range(min(len(self._pending), FINISH_BATCH))]
-        if not (batch or take):
-            return False
-        if take:
-            self._look_again = False
-        with self._flights.flight(limiting=limiting):
-            await self._write(batch, take)
-        if batch and not take:
-            # These ends may have made jobs ready, and a fetch that left before them has not seen those.
-            self._look_again = True
-            self.feed()
-        if not self._flights.under_way:
-            self._start_late()
-        if self.closed or limiting:
-            self._wake.set()
-        return True
+            # A rate limit is written before the next fetch, not beside it: it must hold for that one.
+            take = None if self._limiting else self._take()
+            self._limiting = False
+            batch = [self._pending.popleft() for _ in range(min(len(self._pending), FINISH_BATCH))]
+            if batch or take:
+                await self._write(batch, take)
+                if not take:
+                    self.feed()  # these ends may have made jobs ready
+                continue
+            self._wake.clear()
+            await self._wake.wait()
 
     def _take(self) -> Take | None:
         """Claim slots for a fetch: when the queue may have work, and along with every end."""
         if not self.fetching or self.holding or not (self._claimant.hungry or self._pending) or self._limited:
             return None
-        count = self._slots.claim(self._claimant, self._flights.most)
+        count = self._slots.claim(self._claimant, FINISH_BATCH)
         if not count:
             if self._slots.wait_s and not self._paced:
                 self._paced = self._loop.call_later(self._slots.wait_s, self._paced_out)
@@ -201,10 +172,9 @@ class Lane:
             fetched = result.fetched or fetched
             for item, code in zip(carried, result.codes, strict=False):
                 self._settle(item, code)
-        # Where the server did not know a script, its call came after the fetch.
-        self._look_again = self._look_again or len(commit.calls) > 1
         if take and fetched:
-            self._start_all(fetched, take)
+            # Where the server did not know a script, its call came after the fetch, which missed what it put back.
+            self._start_all(fetched, take, look_again=len(commit.calls) > 1)
         elif take:
             self._slots.unclaim(take.count)
             # Only what may have arrived can have taken jobs; the fetch is in the last call.
@@ -253,9 +223,8 @@ class Lane:
         self._pending.append(Pending(run, end))
         self._wake.set()
 
-    def _start_all(self, fetched: Fetched, take: Take) -> None:
+    def _start_all(self, fetched: Fetched, take: Take, *, look_again: bool) -> None:
         missing = take.count - len(fetched.jobs)
-        self._flights.full = not missing
         if missing:
             self._slots.unclaim(missing)
         for job_id in fetched.dropped:
@@ -263,31 +232,20 @@ class Lane:
         if fetched.limited_ms:
             self._slots.set_hungry(self._claimant, False)
             self._limited = self._loop.call_later(min(fetched.limited_ms / 1000, _LIMIT_S), self._unlimited)
+        elif look_again and missing:
+            self.feed()
         elif missing and not fetched.dropped:
             self._rest(fetched)
         self._slots.started(len(fetched.jobs))
         if self.took and fetched.jobs:
             self.took(fetched.jobs)
-        if not self.fetching:
-            number = int(take.token.removeprefix(self._token_prefix))
-            self._late.append((fetched.now_ms, number, fetched))
-            return
-        for taken in fetched.jobs:
+        # Jobs of a fetch that was under way when the stop came go back to the head, the last one first.
+        for taken in fetched.jobs if self.fetching else reversed(fetched.jobs):
             self._start(taken, fetched.now_ms)
         self._woken()
 
-    def _start_late(self) -> None:
-        """Jobs of fetches that were under way when the stop came go back to the head, the last one first."""
-        for *_, fetched in sorted(self._late, key=itemgetter(0, 1), reverse=True):
-            for taken in reversed(fetched.jobs):
-                self._start(taken, fetched.now_ms)
-        self._late.clear()
-
     def _rest(self, fetched: Fetched) -> None:
         """The queue is empty: park until the marker, the next due time or the longest sleep."""
-        if self._look_again:
-            self._wake.set()
-            return
         self._slots.set_hungry(self._claimant, False)
         self.idle_since = self.idle_since or monotonic()
         self.parking.enter((fetched.due_ms - fetched.now_ms) / 1000 if fetched.due_ms else None)

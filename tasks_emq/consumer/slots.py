@@ -39,8 +39,6 @@ class Slots:
         self, total: int, threads: int | None, pace: Pace | None = None, children: int | None = None
     ) -> None:
         self.free = total
-        #: How many jobs may run at once.
-        self.total = total if threads is None else min(total, threads)
         self._pace = pace
         self._idle_threads = threads
         self._idle_children = children

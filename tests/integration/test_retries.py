@@ -18,6 +18,7 @@ from tasks_emq import (
     Job,
     JobContext,
 )
+from tasks_emq.consumer.consumer import Consumer
 from tasks_emq.core import calls
 from tasks_emq.core.calls import NewJob
 
@@ -182,3 +183,18 @@ def test_each_try_that_failed_is_one_line_of_the_log(app: App, caplog: pytest.Lo
         f"job {job.id} (work): try 1 of 2 failed, the next in 0 s: {error}",
         f"job {job.id} (work) failed: {error}",
     ]
+
+
+def test_a_burst_sees_a_retry_whose_script_the_server_had_forgotten(app: App, client: redis.Redis) -> None:
+    """Its call is sent once more, after the fetch that was to find the job."""
+
+    @app.task(name="work", attempts=3, backoff=0)
+    async def work(ctx: JobContext) -> int:
+        client.script_flush()
+        if ctx.attempt < 3:
+            raise ValueError
+        return ctx.attempt
+
+    job = work.delay()
+    Consumer(app, burst=True).run()
+    assert job.result(timeout=0) == 3

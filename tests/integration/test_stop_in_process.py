@@ -109,25 +109,6 @@ def test_a_fetch_that_is_under_way_at_the_stop(app: App, proxy: Proxy, watch: Wa
     waits_untouched(watch, *jobs)
 
 
-def test_two_fetches_that_are_under_way_at_the_stop(app: App, proxy: Proxy, watch: Watch) -> None:
-    """What was taken last goes back first, whichever answer comes first."""
-
-    @app.task(name="work")
-    async def work(n: int) -> int:
-        return n
-
-    jobs = work.delay_many([(n,) for n in range(200)])
-    proxy.delay(0.02)
-    with consuming(app, concurrency=16) as consumer:
-        eventually(lambda: len(watch.ids()["completed"]) >= 16)
-        consumer.stop()
-    ids = watch.ids()
-    assert ids["active"] == ids["failed"] == watch.locks() == []
-    left = {*ids["wait"]}
-    assert len(left) > 100
-    assert list(reversed(ids["wait"])) == [job.id for job in jobs if job.id in left]
-
-
 def test_a_lost_fetch_just_before_the_stop(app: App, proxy: Proxy, watch: Watch) -> None:
     """What it took is found a last time and handed back, and the stop does not wait for later looks."""
     ran: list[int] = []

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-#: What is held for now, a little below what was measured (0.85).
-#: The goal is 0.95; raise this as survivors get their tests.
-HELD = 0.8
+#: What is held for now. The goal is 0.95; raise this as survivors get their tests.
+HELD = 0.85
 
 
 @pytest.mark.chaos
