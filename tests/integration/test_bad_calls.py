@@ -14,7 +14,6 @@ from typing import Any
 
 import pydantic
 import pytest
-import redis
 from consuming import Watch, consuming
 from proxy import Proxy
 from servers import Server
@@ -33,11 +32,6 @@ def app(proxy: Proxy) -> Iterator[App]:
     made = App(proxy.url, codecs={"json": "json"})
     yield made
     made.close()
-
-
-@pytest.fixture
-def watch(client: redis.Redis) -> Watch:
-    return Watch(client)
 
 
 @pytest.fixture

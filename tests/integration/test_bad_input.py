@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import redis
 from consuming import Watch, consuming, failed
 from waiting import eventually
 
@@ -26,11 +25,6 @@ def app(url: str) -> Iterator[App]:
 
     yield made
     made.close()
-
-
-@pytest.fixture
-def watch(client: redis.Redis) -> Watch:
-    return Watch(client)
 
 
 def lives_on(app: App) -> None:

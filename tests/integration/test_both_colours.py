@@ -6,7 +6,7 @@ That each method has a twin with the same parameters is checked by `test_public.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -22,13 +22,6 @@ from tasks_emq.errors import EmqError
 #: A job in each state, by its id; `nobody` does not exist.
 IDS = ("waits", "late", "ranked", "runs", "done", "broken", "nobody")
 ONE, TWO = "first-queue", "other-queue"
-
-
-@pytest.fixture
-def app(url: str) -> Iterator[App]:
-    made = App(url)
-    yield made
-    made.close()
 
 
 def work_on(app: App, queue: str) -> Task[..., Any]:

@@ -4,29 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import redis
 from consuming import Gate, Watch, consuming
 from waiting import eventually
 
 from tasks_emq import App, Job, Retry, chain, chord, current_job
 from tasks_emq.consumer.consumer import Consumer
 from tasks_emq.errors import JobCancelled, JobFailed, JobNotFound
-
-
-@pytest.fixture
-def app(url: str) -> Iterator[App]:
-    made = App(url)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def watch(client: redis.Redis) -> Watch:
-    return Watch(client)
 
 
 def assert_cancelled(job: Job[Any]) -> None:

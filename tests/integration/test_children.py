@@ -5,17 +5,14 @@ Source: protocol §8; cases U14, U19
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import redis
 from consuming import Watch, consuming
 from flow_tasks import Tasks
 from waiting import eventually
 
 from tasks_emq import (
-    App,
     JobContext,
     JobFailed,
     StaleLease,
@@ -25,23 +22,6 @@ from tasks_emq import (
 )
 
 SOON = 10.0
-
-
-@pytest.fixture
-def app(url: str) -> Iterator[App]:
-    made = App(url)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def tasks(app: App) -> Tasks:
-    return Tasks.of(app)
-
-
-@pytest.fixture
-def watch(client: redis.Redis) -> Watch:
-    return Watch(client)
 
 
 # -- children of a running job --------------------------------------------------------------------------------

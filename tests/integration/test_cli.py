@@ -44,13 +44,6 @@ def emq(url: str) -> Emq:
 
 
 @pytest.fixture
-def app(url: str) -> Iterator[App]:
-    made = App(url)
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands give a server that is not there up at once."""
     monkeypatch.setattr(admin, "App", functools.partial(App, enqueue_timeout=0.05))

@@ -21,18 +21,6 @@ QUIET = {"park": 5, "stalled_interval": 60}
 
 
 @pytest.fixture
-def app(url: str) -> Iterator[App]:
-    made = App(url)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def watch(client: redis.Redis) -> Watch:
-    return Watch(client)
-
-
-@pytest.fixture
 def proxy(server: Server) -> Iterator[Proxy]:
     with Proxy(server.socket) as between:
         yield between

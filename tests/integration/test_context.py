@@ -4,28 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
 
 import pytest
-import redis
 from consuming import Gate, Watch, consuming
 from waiting import eventually
 
 from tasks_emq import App, ConfigError, Job, JobContext, JobFailed, PayloadTooLarge, TaskTimeout, current_job
 from tasks_emq.errors import CannotSerialize
-
-
-@pytest.fixture
-def app(url: str) -> Iterator[App]:
-    made = App(url)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def watch(client: redis.Redis) -> Watch:
-    return Watch(client)
-
 
 Seen = tuple[str, str, str, int, int, bool]
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
-import redis
 from colours import ask, each_colour
 from consuming import Gate, Watch, consuming
 from waiting import eventually
@@ -16,18 +14,6 @@ from waiting import eventually
 from tasks_emq import App, Job, Queue, Retry, current_job
 from tasks_emq.consumer.consumer import Consumer
 from tasks_emq.errors import CannotSerialize, ConfigError, JobFailed, JobLocked, JobNotFound, JobNotInState
-
-
-@pytest.fixture
-def app(url: str) -> Iterator[App]:
-    made = App(url)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def watch(client: redis.Redis) -> Watch:
-    return Watch(client)
 
 
 def tell(colour: str, app: App, job: Job[Any], name: str, *args: Any, **options: Any) -> Any:

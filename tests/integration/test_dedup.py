@@ -3,29 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
-import redis
 from consuming import Gate, Watch, consuming
 from waiting import eventually
 
 from tasks_emq import App, Queue, chain, group
 from tasks_emq.consumer.consumer import Consumer
 from tasks_emq.errors import ConfigError
-
-
-@pytest.fixture
-def app(url: str) -> Iterator[App]:
-    made = App(url)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def watch(client: redis.Redis) -> Watch:
-    return Watch(client)
 
 
 def test_one_job_per_id(app: App) -> None:

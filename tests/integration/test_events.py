@@ -33,13 +33,6 @@ def watch(client: redis.Redis) -> Watch:
 
 
 @pytest.fixture
-def app(url: str) -> Iterator[App]:
-    made = App(url)
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def proxy(server: Server) -> Iterator[Proxy]:
     with Proxy(server.socket) as between:
         yield between

@@ -6,17 +6,14 @@ Source: design §5 "Atomic hand-on"
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import redis
 from consuming import Program, Watch, consuming
 from flow_tasks import Tasks
 from waiting import eventually
 
 from tasks_emq import (
-    App,
     ConfigError,
     JobContext,
     JobFailed,
@@ -26,23 +23,6 @@ from tasks_emq import (
 )
 
 SOON = 10.0
-
-
-@pytest.fixture
-def app(url: str) -> Iterator[App]:
-    made = App(url)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def tasks(app: App) -> Tasks:
-    return Tasks.of(app)
-
-
-@pytest.fixture
-def watch(client: redis.Redis) -> Watch:
-    return Watch(client)
 
 
 # -- jobs that follow (ctx.then) ------------------------------------------------------------------------------

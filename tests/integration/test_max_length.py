@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,13 +12,6 @@ from consuming import consuming
 from tasks_emq import App, Queue, Retry, current_job, group
 from tasks_emq.consumer.consumer import Consumer
 from tasks_emq.errors import QueueFull
-
-
-@pytest.fixture
-def app(url: str) -> Iterator[App]:
-    made = App(url)
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-import redis
 from consuming import Watch, consuming, failed
 
 from tasks_emq import App, ConfigError
@@ -27,11 +26,6 @@ def app(url: str) -> Iterator[App]:
 
     yield made
     made.close()
-
-
-@pytest.fixture
-def watch(client: redis.Redis) -> Watch:
-    return Watch(client)
 
 
 def lives_on(app: App) -> None:

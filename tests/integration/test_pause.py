@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 import redis
 from consuming import Gate, Program, Watch, consuming
 from waiting import eventually
 
 from tasks_emq import App, Queue, current_job
-
-
-@pytest.fixture
-def app(url: str) -> Iterator[App]:
-    made = App(url)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def watch(client: redis.Redis) -> Watch:
-    return Watch(client)
 
 
 def test_a_pause_while_jobs_run(app: App, watch: Watch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 
 import pytest
 import redis
@@ -13,13 +12,6 @@ from waiting import eventually
 from tasks_emq import App, Task
 from tasks_emq.consumer.consumer import Consumer
 from tasks_emq.errors import ConfigError
-
-
-@pytest.fixture
-def app(url: str) -> Iterator[App]:
-    made = App(url)
-    yield made
-    made.close()
 
 
 def tasks_of(app: App, ran: list[str], *queues: str) -> list[Task[[], None]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,18 +17,6 @@ from tasks_emq import App, BrokerError, ChildrenCounts, ConfigError, JobData, Me
 from tasks_emq.core.states import STATE_KEYS
 
 MINUTE_MS = 60_000
-
-
-@pytest.fixture
-def watch(client: redis.Redis) -> Watch:
-    return Watch(client)
-
-
-@pytest.fixture
-def app(url: str) -> Iterator[App]:
-    made = App(url)
-    yield made
-    made.close()
 
 
 def make_task(app: App) -> Task[[int], int]:

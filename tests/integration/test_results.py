@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -20,13 +19,6 @@ from waiting import eventually
 
 from tasks_emq import App, BrokerError, Job, JobFailed, JobNotFound, JobTimeout, Task, result
 from tasks_emq.app import client_name
-
-
-@pytest.fixture
-def app(url: str) -> Iterator[App]:
-    made = App(url)
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -21,18 +20,6 @@ from tasks_emq import (
 from tasks_emq.consumer.consumer import Consumer
 from tasks_emq.core import calls
 from tasks_emq.core.calls import NewJob
-
-
-@pytest.fixture
-def app(url: str) -> Iterator[App]:
-    made = App(url)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def watch(client: redis.Redis) -> Watch:
-    return Watch(client)
 
 
 def test_retries_at_once_until_none_is_left(app: App, watch: Watch) -> None:

@@ -28,18 +28,6 @@ UPDATE = script("updateJobScheduler-12").sha.encode()
 
 
 @pytest.fixture
-def app(url: str) -> Iterator[App]:
-    made = App(url)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def watch(client: redis.Redis) -> Watch:
-    return Watch(client)
-
-
-@pytest.fixture
 def queue(app: App) -> Queue:
     return Queue("default", app=app)
 

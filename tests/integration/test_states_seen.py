@@ -4,28 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import msgpack
-import pytest
-import redis
 from consuming import STATES, Gate, Watch, consuming, sampling
 from waiting import eventually
 
 from tasks_emq import App, Reschedule, Retry
-
-
-@pytest.fixture
-def app(url: str) -> Iterator[App]:
-    made = App(url)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def watch(client: redis.Redis) -> Watch:
-    return Watch(client)
 
 
 def test_one_job_on_its_way(app: App, watch: Watch) -> None:

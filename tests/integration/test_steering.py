@@ -3,27 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
-import redis
 from consuming import Watch, consuming, counts, failed, near, waits
 from waiting import eventually
 
 from tasks_emq import App, GiveUp, JobContext, JobNotFound, JobNotInState, RateLimited, Reschedule, Retry
-
-
-@pytest.fixture
-def app(url: str) -> Iterator[App]:
-    made = App(url)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def watch(client: redis.Redis) -> Watch:
-    return Watch(client)
 
 
 def test_giving_up(app: App, watch: Watch) -> None:

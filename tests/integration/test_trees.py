@@ -6,10 +6,8 @@ Source: case U14
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 
 import pytest
-import redis
 from consuming import Watch, consuming
 from flow_tasks import Tasks
 from waiting import eventually
@@ -24,23 +22,6 @@ from tasks_emq import (
 )
 
 SOON = 10.0
-
-
-@pytest.fixture
-def app(url: str) -> Iterator[App]:
-    made = App(url)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def tasks(app: App) -> Tasks:
-    return Tasks.of(app)
-
-
-@pytest.fixture
-def watch(client: redis.Redis) -> Watch:
-    return Watch(client)
 
 
 # -- trees ----------------------------------------------------------------------------------------------------

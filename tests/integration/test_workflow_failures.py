@@ -5,17 +5,15 @@ Source: protocol §8.2; case U13
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-import redis
 from consuming import Watch, consuming
 from flow_tasks import BOOM, Tasks
 from waiting import eventually
 
 from tasks_emq import (
-    App,
     JobCancelled,
     JobFailed,
     Queue,
@@ -26,23 +24,6 @@ from tasks_emq import (
 
 #: Seconds that a workflow may take here.
 SOON = 10.0
-
-
-@pytest.fixture
-def app(url: str) -> Iterator[App]:
-    made = App(url)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def tasks(app: App) -> Tasks:
-    return Tasks.of(app)
-
-
-@pytest.fixture
-def watch(client: redis.Redis) -> Watch:
-    return Watch(client)
 
 
 def waiting(watch: Watch) -> int:

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-import redis
 from consuming import Watch, consuming
 from flow_oracle import FATAL, Maker, given_by, plain
 from flow_tasks import Tasks
@@ -27,23 +26,6 @@ from tasks_emq import (
 
 #: Seconds that a workflow may take here.
 SOON = 10.0
-
-
-@pytest.fixture
-def app(url: str) -> Iterator[App]:
-    made = App(url)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def tasks(app: App) -> Tasks:
-    return Tasks.of(app)
-
-
-@pytest.fixture
-def watch(client: redis.Redis) -> Watch:
-    return Watch(client)
 
 
 def waiting(watch: Watch) -> int:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-import redis
 from consuming import Watch, consuming
 from flow_tasks import Tasks
 from proxy import Proxy
@@ -32,23 +31,6 @@ from tasks_emq.io.connect import Server as ConnectedTo
 
 #: Seconds that a workflow may take here.
 SOON = 10.0
-
-
-@pytest.fixture
-def app(url: str) -> Iterator[App]:
-    made = App(url)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def tasks(app: App) -> Tasks:
-    return Tasks.of(app)
-
-
-@pytest.fixture
-def watch(client: redis.Redis) -> Watch:
-    return Watch(client)
 
 
 def waiting(watch: Watch) -> int:
