@@ -83,6 +83,7 @@ class LockThread(threading.Thread):
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._ended = threading.Event()
+        self._failing: set[Lane] = set()
         self.failing_since: float | None = None
         self.renewed_at = monotonic()
 
@@ -99,12 +100,10 @@ class LockThread(threading.Thread):
             self._client.run(Command(("PING",), bytes))
         while not self._ended.wait(pause):
             try:
-                for lane in self._lanes:
-                    self._renew(lane)
+                self._each(self._renew)
                 if monotonic() - looked >= _LOOK_EVERY_S - usual / 2:
                     looked = monotonic()
-                    for lane in self._lanes:
-                        self._look(lane)
+                    self._each(self._look)
                 if self.failing_since is not None:
                     log.info("locks are renewed again")
                 self.failing_since = None
@@ -118,6 +117,23 @@ class LockThread(threading.Thread):
             except Exception:
                 log.exception("renewing locks failed; going on")
         self._client.close()
+
+    def _each(self, work: Callable[[Lane], None]) -> None:
+        """Do something for every queue; on a Cluster one may fail by itself. Those that did come last.
+
+        Raises:
+            BrokerError: of the last that failed.
+        """
+        problem: BrokerError | None = None
+        for lane in sorted(self._lanes, key=self._failing.__contains__):
+            try:
+                work(lane)
+                self._failing.discard(lane)
+            except BrokerError as error:
+                self._failing.add(lane)
+                problem = error
+        if problem:
+            raise problem
 
     def _renew(self, lane: Lane) -> None:
         now = monotonic()

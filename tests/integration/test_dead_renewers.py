@@ -92,6 +92,36 @@ def test_no_job_is_taken_while_locks_are_not_renewed(
     assert long.refresh().attempts_started == 1
 
 
+def test_a_queue_whose_node_is_away_holds_up_no_other(
+    app: App, valkey_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a Cluster each queue may be on a node of its own."""
+    gate, renew, tried = Gate(), LockThread._renew, []
+
+    def first_fails(self: LockThread, lane: Any) -> None:
+        tried.append(lane.keys.queue)
+        if lane.keys.queue == "first":
+            raise BrokerError("its node is away")
+        renew(self, lane)
+
+    monkeypatch.setattr(LockThread, "_renew", first_fails)
+
+    @app.task(name="held", queue="second")
+    async def held() -> str:
+        await gate.await_()
+        return "done"
+
+    with consuming(app, ["first", "second"], lock=0.6, stalled_interval=0.1):
+        job = held.delay()
+        eventually(lambda: gate.entered)
+        eventually(lambda: tried.count("first") >= 10)
+        gate.open()
+        assert job.result(timeout=3) == "done"
+    assert tried.index("second") > tried.index("first"), "the one that fails is first in line here"
+    assert tried[3:].count("second") >= tried[3:].count("first") - 1
+    assert (job.refresh().attempts_started, job.refresh().stalled) == (1, 0)
+
+
 def test_one_that_has_not_started_is_not_well(app: App) -> None:
     @app.task(name="quick")
     async def quick() -> None: ...
