@@ -7,7 +7,8 @@ ARGV[1]  deep    1: lists are searched for each job, which costs their length
 ARGV[2]  ts      ms, or empty for the server's clock
 ARGV[3+] things  three each: kind, name, and what else the kind needs. A job and its id; an edge, the parent's id and the
                  child's full key; dedup and its id; schedule and its id; key and its name; marker; counter, its name
-                 and the least that it must be; limiter; meta; stream; finished, its name and "count age"
+                 and the least that it must be, for pc with the job that has this place; limiter; meta; stream;
+                 finished, its name and "count age"
 
 Returns  {now ms, types of the keys that hold ids, facts: {{stable, passing, fingerprint} ...}}: as many as were
          asked for, or fewer when the lists are so long that the rest is left to the next call

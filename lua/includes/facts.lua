@@ -143,10 +143,18 @@ local function marker_facts(prefix)
   }, 0, 0
 end
 
--- A counter: {it is behind `least`}.
-local function counter_facts(prefix, name, least)
+-- A counter: {it is behind the least that it must be}. The counter of places may begin anew once all places are free, so
+-- the job that had the highest must still have it.
+local function counter_facts(prefix, name, more)
   local value = whole(look(false, 'GET', prefix .. name) or 0)
-  return { (not value or value < whole(least)) and 1 or 0 }, 0, 0
+  local least, holder = string.match(more, '^(%d+) ?(.*)$')
+  least = whole(least) or refuse('ERR EMQ facts: the least of a counter is a whole number')
+  local behind = not value or value < least
+  if behind and name == 'pc' then
+    local score = look(false, 'ZSCORE', prefix .. 'prioritized', holder)
+    behind = score and tonumber(score) % 4294967296 == least
+  end
+  return { behind and 1 or 0 }, 0, 0
 end
 
 -- The limiter: {type, it never ends}.

@@ -110,3 +110,12 @@ def test_what_is_asked_for_badly_is_refused(kit: Kit, args: tuple[str, ...]) -> 
     call = doctor.get_facts(kit.keys, [], None)
     with pytest.raises(redis.exceptions.ResponseError):
         kit.client.execute_command(*call.words_in_full, *args)
+
+
+def test_places_that_have_become_free_meanwhile_accuse_no_counter(kit: Kit) -> None:
+    """It begins anew once the queue is empty, which may happen between the walk and the look."""
+    kit.client.zadd(kit.keys.key("prioritized"), {"a": 4294967296 + 3, "b": 4294967296 + 2})
+    assert look(kit, Subject("counter", "pc", "3 a")).findings
+    assert not look(kit, Subject("counter", "pc", "2 a")).findings, "it has another place by now"
+    kit.client.zrem(kit.keys.key("prioritized"), "a")
+    assert not look(kit, Subject("counter", "pc", "3 a")).findings

@@ -67,7 +67,8 @@ class _Walk:
     deferred: dict[tuple[Subject, str], str] = field(default_factory=dict)
     dedup_ids: set[str] = field(default_factory=set)
     highest_id: int = 0
-    highest_place: int = 0
+    #: In `prioritized`, and the job that has it.
+    highest_place: tuple[int, str] = (0, "")
     count: int = 0
     cursor: str = ""
     mended: int = 0
@@ -176,7 +177,8 @@ def _place(walk: _Walk, name: str, start: int) -> Steps:
         else:
             page = yield calls.place_ids(walk.keys, name, start, BATCH)
         if name == "prioritized":
-            walk.highest_place = max([walk.highest_place, *(int(score) % _PLACE_COUNT for _, score in page)])
+            places = [(int(score) % _PLACE_COUNT, job_id) for job_id, score in page]
+            walk.highest_place = max([walk.highest_place, *places])
         yield from _jobs(walk, [job_id for job_id, _ in page])
         if len(page) < BATCH:
             return
@@ -252,10 +254,13 @@ def _parts(ids: Sequence[str]) -> Iterable[Sequence[str]]:
 
 def _counters(walk: _Walk) -> Steps:
     """I5, with what a whole walk has seen."""
-    known = {"id": walk.highest_id, "pc": walk.highest_place}
+    place, holder = walk.highest_place
+    known = {"id": (walk.highest_id, ""), "pc": (place, f" {holder}")}
     if not walk.options.cursor:
-        named = [(name, least) for name, least in known.items() if least and name not in walk.broken]
-        yield from _suspects(walk, [Subject("counter", name, str(least)) for name, least in named])
+        named = [(name, f"{least}{more}") for name, (least, more) in known.items() if least]
+        yield from _suspects(
+            walk, [Subject("counter", name, more) for name, more in named if name not in walk.broken]
+        )
 
 
 def _suspects(walk: _Walk, suspects: Sequence[Subject]) -> Steps:

@@ -157,8 +157,9 @@ def _marker(s: Subject, row: Sequence[Any], now_ms: int) -> Iterator[Finding]:
 def _counter(s: Subject, row: Sequence[Any]) -> Iterator[Finding]:
     if row[0]:
         what = "ids of jobs" if s.name == "id" else "places in `prioritized`"
-        detail = f"the counter is behind the {what}, which go up to {s.more}"
-        yield _found(s, "I5", "counter", s.name, detail, f"set to {s.more}", ("counter", s.name, s.more))
+        least = s.more.partition(" ")[0]
+        detail = f"the counter is behind the {what}, which go up to {least}"
+        yield _found(s, "I5", "counter", s.name, detail, f"set to {least}", ("counter", s.name, least))
 
 
 def _limiter(s: Subject, row: Sequence[Any]) -> Iterator[Finding]:
