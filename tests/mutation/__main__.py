@@ -59,7 +59,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--sample", type=int, help="so many, chosen at random")
     parser.add_argument("--seed", type=int, default=1, help="which sample")
     parser.add_argument("--limit", type=float, default=25, help="seconds of tests for one mutant (25)")
-    parser.add_argument("--record", type=Path, help="a file for what each test runs; used when it is there")
+    parser.add_argument("--record", type=Path, help="a file to keep what each test runs; new tests are added")
     parser.add_argument("--need", type=float, default=NEEDED, help=f"share that must be killed ({NEEDED})")
     parser.add_argument("--verbose", action="store_true", help="tell of those that are killed too")
     return parser.parse_args()

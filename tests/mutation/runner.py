@@ -108,16 +108,24 @@ class Runner:
     # -- what is asked ------------------------------------------------------------------------------------
 
     def record(self, kept: Path | None) -> list[str]:
-        """Run every test once, or read from a file what that gave; returns the tests that fail."""
+        """Run every test once that a file does not tell of; returns the tests that fail.
+
+        Args:
+            kept: where to keep what each test runs. It serves for as long as the scripts stay as they are.
+        """
+        of = hashlib.sha1(repr(sorted(self.texts.items())).encode()).hexdigest()
         if kept and kept.exists():
-            self.reached = pickle.loads(kept.read_bytes())
-            return []
+            known, self.reached = pickle.loads(kept.read_bytes())
+            self.reached = self.reached if known == of else {}
         notes = Notes(self.texts)
 
         def run() -> Any:
             self._use(notes.texts, notes.telling)
-            found, failing, log, at = {}, [], self._server.directory / "server.log", 0
+            found, failing, log = {}, [], self._server.directory / "server.log"
+            at = log.stat().st_size
             for item in self._items.values():
+                if item.nodeid in self.reached:
+                    continue
                 began = time.monotonic()
                 self._failed = None
                 self._run(item)
@@ -128,11 +136,10 @@ class Runner:
                     failing.append(self._failed)
             return found, failing
 
-        self.reached, failing = self._forked(run, 900)
-        for name in failing:
-            self.reached.pop(name, None)
+        found, failing = self._forked(run, 900)
+        self.reached |= {name: seen for name, seen in found.items() if name not in failing}
         if kept:
-            kept.write_bytes(pickle.dumps(self.reached))
+            kept.write_bytes(pickle.dumps((of, self.reached)))
         return failing
 
     def judge(self, mutant: Mutant) -> Verdict | None:
