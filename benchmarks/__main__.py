@@ -127,7 +127,8 @@ def _measured(what: str, peer: Peer, scale: Scale, server: Server) -> dict[str, 
 def _in_turns(results: Results, what: str, turns: Sequence[Turn], kind: str, rounds: int) -> None:
     hopeless = set()
     for number in range(rounds):
-        for turn in turns:
+        # To and fro, so that none always comes after the same one.
+        for turn in turns[:: -1 if number % 2 else 1]:
             if turn.name in hopeless:
                 continue
             click.echo(f"{what} {number + 1}/{rounds} {turn.name}: ", nl=False)

@@ -153,6 +153,17 @@ class Custody:
                     send("lost", *key)
                 elif key in ward.held:
                     ward.held[key].renewed = now
+        for ward, _ in wards:
+            if now - ward.beat >= self._settings.lock / 6 and ward.hello:
+                await self._renew_unread(client, ward)
+
+    async def _renew_unread(self, client: AsyncClient, ward: Ward) -> None:
+        """Keep what a silent consumer has taken, too, and not yet read."""
+        for number, keys in enumerate(ward.queues()):
+            known = {(job_id, ats) for lane, job_id, ats in ward.held if lane == number}
+            unread = [run for run in await self._owned(client, ward, keys) if (run[0], run[2]) not in known]
+            parts = [unread[start : start + _A_CALL] for start in range(0, len(unread), _A_CALL)]
+            await _all(client, [runs.extend_locks(keys, part, self._settings.lock_ms) for part in parts])
 
     async def _look(self, client: AsyncClient, wards: Sequence[tuple[Ward, Any]]) -> None:
         asked: list[tuple[Any, list[Key]]] = []
@@ -190,15 +201,7 @@ class Custody:
                     await asyncio.sleep(random.uniform(0.05, 0.3))
 
     async def _give_back(self, client: AsyncClient, ward: Ward, number: int, keys: QueueKeys, how: str) -> None:
-        assert ward.hello is not None
-        found: list[tuple[str, str, int]] = []
-        cursor = 0
-        while True:
-            page = await client.run(runs.get_owned(keys, ward.hello["owner"], cursor))
-            found += page.runs
-            cursor = page.cursor
-            if cursor == 0:
-                break
+        found = await self._owned(client, ward, keys)
         if not found:
             return
         charged = ward.guilty if ward.killed else frozenset(ward.held)
@@ -216,6 +219,18 @@ class Custody:
             "%s: %d of its jobs are back in %s, %d of them charged: %s%s",
             ward.name, len(found), keys.queue, count, shown, " ..." if len(found) > 5 else "",
         )  # fmt: skip
+
+    async def _owned(self, client: AsyncClient, ward: Ward, keys: QueueKeys) -> list[tuple[str, str, int]]:
+        """All that it has taken: wire id, token and ats of each run."""
+        assert ward.hello is not None
+        found: list[tuple[str, str, int]] = []
+        cursor, more = 0, True
+        while more:
+            page = await client.run(runs.get_owned(keys, ward.hello["owner"], cursor))
+            found += page.runs
+            cursor = page.cursor
+            more = cursor > 0
+        return found
 
 
 async def _all(client: AsyncClient, calls: Sequence[Call[Any]]) -> list[Any]:

@@ -7,11 +7,12 @@ import logging
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from time import monotonic
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tasks_emq.consumer.cells import Cells
-from tasks_emq.consumer.finish import Pending, once_more, plan, tell, written
+from tasks_emq.consumer.finish import Commit, Pending, once_more, plan, tell, written
 from tasks_emq.consumer.inputs import aside, failed_by, needs_inputs, read_children, take_inputs
 from tasks_emq.consumer.outcome import Abandon, AwaitChildren, HandBack, Outcome, Running
 from tasks_emq.consumer.park import Park
@@ -41,11 +42,25 @@ _REPLY_S: Final = 10.0
 _LIMIT_S: Final = 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class _Write:
+    """A write under way. `parse`: reads the answer of the last call, the one that fetches, when there is time."""
+
+    commit: Commit
+    parse: Callable[[Any], Any]
+    answers: asyncio.Task[list[Any]]
+
+
+def _as_it_is(reply: Any) -> Any:
+    return reply
+
+
 class Lane:
     """Serves one queue.
 
     `drive` has at most one write under way; outcomes that gather meanwhile go out together in the next, which also
-    fetches for every slot that is free. `parking` sleeps on the marker while the queue is empty.
+    fetches for free slots: for half of all at the most, so that the jobs of one fetch run while the server works
+    on the ends of the other. `parking` sleeps on the marker while the queue is empty.
 
     Args:
         app, share, settings: what and how. slots: shared with the other lanes. pool: threads.
@@ -70,7 +85,10 @@ class Lane:
         self.idle_since: float | None = None
         self.trouble: str | None = None
         self.tally = Tally()
+        #: The token of the fetch that is under way, and since when, monotonic seconds.
+        self.taking: tuple[str, float] | None = None
         self._settings = settings
+        self._most = min(FINISH_BATCH, slots.half)
         self._retention = app.retention(share.name)
         self._metrics = (app.metrics if settings.metrics is None else settings.metrics) or None
         self._runner = Runner(app, share.name, settings, cells.can_run)
@@ -131,24 +149,45 @@ class Lane:
     async def drive(self) -> None:
         """Write, fetch and start until `closed` and settled."""
         self.feed()
-        while not (self.closed and self.settled):
-            # A rate limit is written before the next fetch, not beside it: it must hold for that one.
-            take = None if self._limiting else self._take()
-            self._limiting = False
-            batch = [self._pending.popleft() for _ in range(min(len(self._pending), FINISH_BATCH))]
-            if batch or take:
-                await self._write(batch, take)
-                if not take:
-                    self.feed()  # these ends may have made jobs ready
-                continue
-            self._wake.clear()
-            await self._wake.wait()
+        under_way: _Write | None = None
+        try:
+            while under_way or not (self.closed and self.settled):
+                answers = await under_way.answers if under_way else []
+                self.taking = None
+                # Ends leave before the answers to the last ones are looked at, so that the server works meanwhile.
+                # A fetch alone waits: those answers say whether there is anything to fetch.
+                done, under_way = under_way, self._begin() if self._pending or not under_way else None
+                if under_way:
+                    await asyncio.sleep(0)
+                if done:
+                    await self._end(done, answers)
+                elif not under_way:
+                    self._wake.clear()
+                    await self._wake.wait()
+        finally:
+            if under_way:
+                under_way.answers.cancel()
+
+    def _begin(self) -> _Write | None:
+        """Send what has gathered, and fetch for free slots; None when there is nothing to do."""
+        # A rate limit is written before the next fetch, not beside it: it must hold for that one.
+        take = None if self._limiting else self._take()
+        self._limiting = False
+        batch = [self._pending.popleft() for _ in range(min(len(self._pending), FINISH_BATCH))]
+        if not (batch or take):
+            return None
+        commit = plan(self.keys, batch, take, self._retention, self._metrics, self._settings.max_stalled)
+        parse: Callable[[Any], Any] = _as_it_is
+        if take:
+            self.taking = take.token, monotonic()
+            parse, commit.calls[-1].parse = commit.calls[-1].parse, _as_it_is
+        return _Write(commit, parse, self._loop.create_task(self._client.run_each(commit.calls)))
 
     def _take(self) -> Take | None:
         """Claim slots for a fetch: when the queue may have work, and along with every end."""
         if not self.fetching or self.holding or not (self._claimant.hungry or self._pending) or self._limited:
             return None
-        count = self._slots.claim(self._claimant, FINISH_BATCH)
+        count = self._slots.claim(self._claimant, self._most)
         if not count:
             if self._slots.wait_s and not self._paced:
                 self._paced = self._loop.call_later(self._slots.wait_s, self._paced_out)
@@ -157,9 +196,11 @@ class Lane:
         token = f"{self._token_prefix}{self._tokens}"
         return Take(token, count, self._settings.lock_ms, self._settings.name)
 
-    async def _write(self, batch: list[Pending], take: Take | None) -> None:
-        commit = plan(self.keys, batch, take, self._retention, self._metrics, self._settings.max_stalled)
-        answers = await self._client.run_each(commit.calls)
+    async def _end(self, write: _Write, answers: list[Any]) -> None:
+        """Take in what a write answered."""
+        commit, take = write.commit, write.commit.take
+        if take and not isinstance(answers[-1], EmqError):
+            answers[-1] = write.parse(answers[-1])
         fetched: Fetched | None = None
         lost: list[Pending] = []
         problem: EmqError | None = None
@@ -185,6 +226,8 @@ class Lane:
         elif self.trouble:
             log.info("queue %s: the server is back", self.keys.queue)
             self.trouble = None
+        if not take:
+            self.feed()  # these ends may have made jobs ready
 
     async def _after_trouble(self, problem: EmqError, lost: list[Pending]) -> None:
         """Keep what could not be written and wait a moment; said once, not at each try."""
@@ -225,6 +268,8 @@ class Lane:
 
     def _start_all(self, fetched: Fetched, take: Take, *, look_again: bool) -> None:
         missing = take.count - len(fetched.jobs)
+        if fetched.jobs:
+            self.idle_since = None
         if missing:
             self._slots.unclaim(missing)
         for job_id in fetched.dropped:
@@ -236,6 +281,9 @@ class Lane:
             self.feed()
         elif missing and not fetched.dropped:
             self._rest(fetched)
+        else:
+            # As many as were asked for: there may be more.
+            self._slots.set_hungry(self._claimant, self.fetching)
         self._slots.started(len(fetched.jobs))
         if self.took and fetched.jobs:
             self.took(fetched.jobs)

@@ -149,6 +149,15 @@ class LockThread(threading.Thread):
                     self._tell(lane.lose, run)
                 else:
                     run.renewed = now
+        if lane.taking and now - lane.taking[1] >= self._settings.lock / 6:
+            self._renew_unread(lane, lane.taking[0])
+
+    def _renew_unread(self, lane: Lane, token: str) -> None:
+        """Keep the jobs of a fetch whose reply waits for a blocked loop to read it."""
+        cursor, more = 0, True
+        while more:
+            cursor = self._client.run(runs.reclaim(lane.keys, token, self._settings.lock_ms, cursor)).cursor
+            more = cursor > 0
 
     def _look(self, lane: Lane) -> None:
         """Find the runs whose jobs are to be cancelled."""

@@ -33,6 +33,9 @@ class Slots:
             coroutines. With threads a claim never exceeds the idle ones: any fetched job may need one, and a job
             that waits here for a thread would be prefetched. pace: the consumer's own rate limit, or None.
         children: runs in processes of their own at the most, counted like threads; None where no task has one.
+
+    Attributes:
+        half: of what can run at once, rounded up.
     """
 
     def __init__(
@@ -43,6 +46,7 @@ class Slots:
         self._idle_threads = threads
         self._idle_children = children
         self._claimants: list[_Claimant] = []
+        self.half = -(-min(most for most in (total, threads, children) if most is not None) // 2)
 
     def join(self, share: QueueShare) -> _Claimant:
         """Add a queue."""

@@ -160,6 +160,12 @@ async def blocker() -> None:
     burn()
 
 
+@app.task(name="blocks", queue="mixed")
+async def blocks(seconds: float) -> None:
+    note("blocks")
+    time.sleep(seconds)
+
+
 @app.task(name="gil", queue="mixed")
 def gil(seconds: float) -> str:
     note("gil")

@@ -104,6 +104,24 @@ def test_a_task_that_holds_the_interpreter_loses_nothing(
 
 
 @pytest.mark.chaos
+@pytest.mark.parametrize("processes", [(), ("-p", "1")])
+def test_what_a_blocked_loop_has_not_read_is_kept_too(
+    processes: tuple[str, ...], home: Path, app: App, watch: Watch, valkey_url: str
+) -> None:
+    """The last two are asked for with the ends of two others, before the one begins that blocks."""
+    jobs = [tasks.blocks.delay(3.0 if n == 4 else 0.0) for n in range(8)]
+    with Program(home, valkey_url, *QUICK, *processes, "-c", "4", "--lock", "0.6"):
+        eventually(lambda: len(ledger(home, "blocks")) == 5, 15)
+        assert [job.state() for job in jobs] == ["completed"] * 4 + ["active"] * 4
+        with Program(home, valkey_url, *QUICK, "--lock", "0.6") as other:
+            other.ready()
+            for job in jobs:
+                job.result(timeout=15)
+    assert [job.refresh().attempts_started for job in jobs] == [1] * 8
+    assert watch.events("stalled") == []
+
+
+@pytest.mark.chaos
 def test_a_blocked_loop_is_ended_at_the_limit_of_its_job(
     home: Path, app: App, watch: Watch, valkey_url: str
 ) -> None:
