@@ -158,7 +158,8 @@ class Lane:
                 # A fetch alone waits: those answers say whether there is anything to fetch.
                 done, under_way = under_way, self._begin() if self._pending or not under_way else None
                 if under_way:
-                    await asyncio.sleep(0)
+                    for _ in range(2):  # uvloop writes at the end of a pass
+                        await asyncio.sleep(0)
                 if done:
                     await self._end(done, answers)
                 elif not under_way:
