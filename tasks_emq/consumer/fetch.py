@@ -13,17 +13,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tasks_emq.consumer.cells import Cells
 from tasks_emq.consumer.finish import Commit, Pending, once_more, plan, tell, written
-from tasks_emq.consumer.inputs import aside, failed_by, needs_inputs, read_children, take_inputs
+from tasks_emq.consumer.inputs import aside, failed_by, read_children
+from tasks_emq.consumer.live import LiveRuns
 from tasks_emq.consumer.outcome import Abandon, AwaitChildren, HandBack, Outcome, Running
 from tasks_emq.consumer.park import Park
 from tasks_emq.consumer.pool import Pool
 from tasks_emq.consumer.pulse import Tally
 from tasks_emq.consumer.reclaim import Reclaims
 from tasks_emq.consumer.run import Runner
-from tasks_emq.consumer.schedules import Iterations
 from tasks_emq.consumer.settings import QueueShare, Settings
 from tasks_emq.consumer.slots import Slots
-from tasks_emq.core import runs
 from tasks_emq.core.job import number
 from tasks_emq.core.replies import CODES, Fetched, TakenJob
 from tasks_emq.core.runs import FINISH_BATCH, Take
@@ -81,7 +80,6 @@ class Lane:
         woken: Callable[[], None],
     ) -> None:
         self.keys = app.keys(share.name)
-        self.running: dict[tuple[str, int], Running] = {}
         self.idle_since: float | None = None
         self.trouble: str | None = None
         self.tally = Tally()
@@ -92,14 +90,16 @@ class Lane:
         self._retention = app.retention(share.name)
         self._metrics = (app.metrics if settings.metrics is None else settings.metrics) or None
         self._runner = Runner(app, share.name, settings, cells.can_run)
-        self._cells = cells
         #: Called with each job that is ours now, before it starts; and whether none may be taken for the moment.
         self.took: Callable[[Sequence[TakenJob]], None] | None = None
         self.holding = False
         self._slots = slots
         self._claimant = slots.join(share)
-        self._pool = pool
         self._client = AsyncClient(app.server, Patience(_REPLY_S, once=True))
+        self.live = LiveRuns(
+            app, self.keys, self._client, self._runner, slots, pool, cells, self.tally, ended=self._ended
+        )
+        self.running = self.live.running
         self.parking = Park(app, self.keys, settings, slots, feed=self.feed)
         self._token_prefix = token_prefix
         self._tokens = 0
@@ -113,7 +113,6 @@ class Lane:
         self._reclaims = Reclaims(
             self.keys, self._client, settings.lock_ms, found=self._found_again, changed=self.wake
         )
-        self._iterations = Iterations(app, self.keys)
         self.fetching = True
         self.closed = False
 
@@ -258,7 +257,7 @@ class Lane:
         else:
             tell(item)
         self.tally.settled(run, item.outcome, code)
-        self.running.pop((run.taken.id, run.taken.ats), None)
+        self.live.remove(run)
 
     async def _fail_by_child(self, run: Running) -> None:
         children = await read_children(self._client, self.keys.key(run.taken.id))
@@ -290,7 +289,7 @@ class Lane:
             self.took(fetched.jobs)
         # Jobs of a fetch that was under way when the stop came go back to the head, the last one first.
         for taken in fetched.jobs if self.fetching else reversed(fetched.jobs):
-            self._start(taken, fetched.now_ms)
+            self.live.start(taken, fetched.now_ms, giving_back=not self.fetching)
         self._woken()
 
     def _rest(self, fetched: Fetched) -> None:
@@ -299,77 +298,15 @@ class Lane:
         self.idle_since = self.idle_since or monotonic()
         self.parking.enter((fetched.due_ms - fetched.now_ms) / 1000 if fetched.due_ms else None)
 
-    def _start(self, taken: TakenJob, now_ms: int) -> None:
-        run, outcome = self._runner.prepare(taken, now_ms)
-        self.running[taken.id, taken.ats] = run
-        if not self.fetching:
-            run.in_thread = run.isolated = False
-            outcome = run.hand_back()
-        iteration = b"rjk" in taken.fields and self.fetching
-        if iteration or (outcome is None and not run.isolated and run.opts and needs_inputs(run)):
-            run.handle = self._loop.create_task(self._start_later(run, outcome, now_ms if iteration else None))
-        else:
-            self._launch(run, outcome)
-
-    async def _start_later(self, run: Running, outcome: Outcome | None, produce_ms: int | None) -> None:
-        try:
-            if produce_ms is not None:
-                await self._iterations.produce(run, produce_ms)
-            if outcome is None and not run.isolated and needs_inputs(run):
-                outcome = await take_inputs(self._client, self.keys, self._runner, run)
-        except BaseException as error:
-            outcome = self._runner.raised(run, error)
-        run.handle = None
-        self._launch(run, outcome)
-
-    def _launch(self, run: Running, outcome: Outcome | None) -> None:
-        if outcome is not None or not run.in_thread:
-            run.in_thread = False
-            self._slots.thread_not_needed()
-        if outcome is not None or not run.isolated:
-            run.isolated = False
-            self._slots.child_not_needed()
-        if outcome is not None:
-            self._done(run, outcome)
-        elif run.isolated:
-            run.handle = self._loop.create_task(self._cells.run(self._runner, run, self._done))
-        elif run.in_thread:
-            self._pool.submit(self._runner.run_function, self._runner.raised, run, self._done)
-        else:
-            run.handle = self._loop.create_task(self._runner.run_coroutine(run, self._done))
-
-    def _done(self, run: Running, outcome: Outcome) -> None:
-        self._slots.run_ended(in_thread=run.in_thread, in_child=run.isolated)
-        run.handle = None
-        self.tally.ran(run)
+    def _ended(self, run: Running, outcome: Outcome) -> None:
         if not isinstance(outcome, Abandon):
             run.ended = True
             self._limiting = self._limiting or isinstance(outcome, HandBack)
             self._pending.append(Pending(run, outcome))
         elif not run.stopping:
-            self.running.pop((run.taken.id, run.taken.ats), None)
+            self.live.remove(run)
         self._wake.set()
         self._woken()
-
-    def lose(self, job_id: str, ats: int) -> None:
-        """The lock of a run is lost: tell its task, whose writes the scripts refuse from now on."""
-        run = self._interruptible(job_id, ats)
-        if run:
-            self.tally.lost += 1
-            log.warning("job %s: its lock is lost, the run is cancelled; another one may run it", run.context.id)
-            run.interrupt()
-
-    def cancel(self, job_id: str, ats: int) -> None:
-        """The job of a run is to be cancelled: tell its task; what it raises from now on ends the job so."""
-        run = self._interruptible(job_id, ats)
-        if run:
-            log.info("job %s is cancelled while it runs", run.context.id)
-            run.cancelling = True
-            run.interrupt()
-
-    def _interruptible(self, job_id: str, ats: int) -> Running | None:
-        run = self.running.get((job_id, ats))
-        return None if run is None or run.ended or run.context.cancelled else run
 
     def _found_again(self, taken: TakenJob) -> None:
         if (taken.id, taken.ats) not in self.running:
@@ -378,7 +315,7 @@ class Lane:
             self._slots.started(1)
             if self.took:
                 self.took([taken])
-            self._start(taken, number(taken.fields, b"processedOn"))
+            self.live.start(taken, number(taken.fields, b"processedOn"), giving_back=not self.fetching)
 
     def stop_fetching(self) -> None:
         """Take no more jobs; those that are on their way go back."""
@@ -392,20 +329,9 @@ class Lane:
         self.closed = True
         self._wake.set()
 
-    async def hand_back(self, given: list[Running]) -> None:
-        """Put unfinished jobs back to the head, so that the oldest is the next to run."""
-        newest_first = [run.hand_back() for run in sorted(given, key=lambda run: run.started, reverse=True)]
-        for run in given:
-            run.stopping = run.context.cancelled = True
-        requests = [runs.hand_back(self.keys, back.id, back.token, back.ats) for back in newest_first]
-        for start in range(0, len(requests), FINISH_BATCH):
-            await self._client.run_each(requests[start : start + FINISH_BATCH])
-        for run in given:
-            self.running.pop((run.taken.id, run.taken.ats), None)
-
     async def disconnect(self) -> None:
         """Close all connections."""
         self._reclaims.cancel()
         await self._client.close()
-        await self._iterations.close()
+        await self.live.iterations.close()
         await self.parking.close()

@@ -146,7 +146,7 @@ class LockThread(threading.Thread):
             lost = self._client.run(runs.extend_locks(lane.keys, owned, self._settings.lock_ms))
             for run in part:
                 if run.taken.id in lost:
-                    self._tell(lane.lose, run)
+                    self._tell(lane.live.lose, run)
                 else:
                     run.renewed = now
         if lane.taking and now - lane.taking[1] >= self._settings.lock / 6:
@@ -167,7 +167,7 @@ class LockThread(threading.Thread):
             marked = self._client.run(control.get_cancelled(lane.keys, [run.taken.id for run in part]))
             for run in part:
                 if run.taken.id in marked:
-                    self._tell(lane.cancel, run)
+                    self._tell(lane.live.cancel, run)
 
     def _tell(self, what: Callable[[str, int], None], run: Running) -> None:
         if not self._loop.is_closed():

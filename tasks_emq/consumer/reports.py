@@ -151,5 +151,5 @@ class Reporter:
             self.renewed_at = monotonic()
         elif kind in ("lost", "cancel"):
             number, job_id, ats = rest
-            lane = self._lanes[number]
-            (lane.lose if kind == "lost" else lane.cancel)(job_id, ats)
+            live = self._lanes[number].live
+            (live.lose if kind == "lost" else live.cancel)(job_id, ats)

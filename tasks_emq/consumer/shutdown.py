@@ -69,7 +69,7 @@ async def wind_down(
         stuck += [run for run in given if run.in_thread or run.handle]
         if given:
             log.info("handing %d unfinished jobs back to the head of %s", len(given), lane.keys.queue)
-            await lane.hand_back(given)
+            await lane.live.hand_back(given)
         lane.close()
     _, unfinished = await asyncio.wait(drives, timeout=_LAST_WRITES_S)
     for drive in unfinished:

@@ -9,6 +9,7 @@ import os
 import resource
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -163,7 +164,7 @@ async def blocker() -> None:
 @app.task(name="blocks", queue="mixed")
 async def blocks(seconds: float) -> None:
     note("blocks")
-    time.sleep(seconds)
+    threading.Event().wait(seconds)
 
 
 @app.task(name="gil", queue="mixed")
