@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import redis
+from edge_cases import with_arg
 from queue_kit import KEEP_ALL, T0, Kit, ended, fill, take
 
 from tasks_emq.core import calls, control, runs
@@ -18,13 +18,6 @@ BATCH = 250
 @pytest.fixture
 def kit(client: redis.Redis) -> Kit:
     return Kit(client)
-
-
-def with_arg(call: Call[Any], number: int, value: object) -> Call[Any]:
-    """The call with another ARGV[number]."""
-    args: list[Any] = list(call.args)
-    args[number - 1] = value
-    return replace(call, args=args)
 
 
 def test_a_log_that_keeps_one_line(kit: Kit) -> None:

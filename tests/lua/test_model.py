@@ -218,7 +218,7 @@ def _with_hashes(script: str, reply: Any) -> Any:
         return [[[job_id, _pairs(flat)] for job_id, flat in page] for page in reply]
     if script == "getJobScheduler-1":
         return [row and [_pairs(row[0]), row[1]] for row in reply]
-    if script == "isFinished-3":
+    if script == "isFinished-3" and isinstance(reply, list):
         return [reply[0], _pairs(reply[1])]
     if script in FETCHING and isinstance(reply, list):
         place = FETCHING[script]

@@ -38,7 +38,7 @@ def add_one(keys: Keyspace, args: list[str], place: str) -> object:
         if parent_key:
             settle(Parent.of(keys, parent_key).reopen, prefix + add.id)
     if add.dedup:
-        claim(q, add, verdict)
+        claim(q, add, verdict, now)
     if add.parent_key:
         Parent.of(keys, add.parent_key).open.add(prefix + add.id)
     if place in ("wait", "prioritized"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from tasks_emq.core.model.parents import remove_job
 from tasks_emq.core.model.queue import Queue
 from tasks_emq.core.model.storing import Add, enqueue
 from tasks_emq.core.model.wire import from_json, to_json, whole
@@ -49,7 +50,7 @@ def answer_duplicate(q: Queue, add: Add, verdict: Verdict) -> list[object]:
     return [verdict.owner, 3]
 
 
-def claim(q: Queue, add: Add, verdict: Verdict | None) -> None:
+def claim(q: Queue, add: Add, verdict: Verdict | None, now: int) -> None:
     """Make the new job, which stands in its place already, the owner of its deduplication id."""
     assert add.dedup
     key, ttl = f"{q.prefix}de:{add.deid}", whole(add.dedup.get("ttl"))
@@ -58,7 +59,7 @@ def claim(q: Queue, add: Add, verdict: Verdict | None) -> None:
     else:
         q.keys.put(key, add.id, px=None if add.dedup.get("keepLastIfActive") else ttl)
     if verdict:
-        q.drop(verdict.owner)
+        remove_job(q, verdict.owner, now, hard=False, dedup=False)
         q.delayed.pop(verdict.owner, None)
         q.keys.delete(f"{q.prefix}dn:{add.deid}")
         q.tell("removed", jobId=verdict.owner, prev="delayed")

@@ -157,8 +157,10 @@ def update(keys: Keyspace, args: list[str]) -> object:
     if record.is_over(record.ic + 1, slot):
         return ""
     job_id = _iteration_id(sid, slot)
-    if q.has(job_id):
-        if q.job(job_id).get("rjk") == sid and "finishedOn" not in q.job(job_id):
+    ours = q.job(job_id).get("rjk") == sid and "finishedOn" not in q.job(job_id)
+    # One that stands nowhere is left of a call that broke off, and is put in its place.
+    if q.has(job_id) and (_place_of(q, job_id) or not ours):
+        if ours:
             schedules[sid] = slot
         q.tell_trimming("duplicated", jobId=job_id)
         return ""
