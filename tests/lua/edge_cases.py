@@ -58,7 +58,8 @@ def dedup(job_id: str, of: str = "d", *, kind: Mapping[str, Any] = ADDS["standar
 
 
 def owned(kit: Kit) -> None:
-    """`o` waits and owns `d`; `x` is there."""
+    """`o` waits and owns `d`; `x` and `y` are there."""
+    kit.add("y", nonce="n")
     kit.add("o", opts={"de": {"id": "d"}}, dedup_id="d")
     kit.add("x", nonce="first")
 
@@ -126,7 +127,8 @@ def add_many(*ids: str, **more: Any) -> Call[Any]:
 
 
 edge(
-    owned, add_many(), add_many("a"), add_many("x"), add_many("a", "x", "a", "b"), add_many("a", "b", lifo=True),
+    owned, add_many(), add_many("a"), add_many("x"), add_many("y"), add_many("a", "x", "a", "b"),
+    add_many("a", "b", lifo=True),
     add_many("a", "b", priority=3), add_many("a", "b", priority=1), add_many("a", "b", delay_ms=50),
     add_many("a", "b", "c", eta={"b": T0 + 50, "c": T0 - 50}), add_many("a", eta={"a": T0 + 50}),
     add_many("a", delay_ms=1),

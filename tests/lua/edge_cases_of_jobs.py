@@ -79,6 +79,20 @@ edge(
     *(runs.add_log(KEYS, "r1", "one", 1, *run) for run in (("T", 1), ("T", 2), ("U", 1), ("0", ""))),
 )  # fmt: skip
 
+
+def with_children(kit: Kit) -> None:
+    """`top` waits for `k`, which has failed without a policy; others that do not wait name children too."""
+    kit.add("top", has_children=True)
+    kit.add("k", parent_key=kit.key("top"))
+    kit.finish(kit.take(), "E: no", failed=True)
+    kit.finish(kit.running("c"))
+    kit.add("w")
+    for job_id in ("k", "c", "none"):
+        kit.client.sadd(kit.key(f"{job_id}:dependencies"), kit.key("w"))
+
+
+edge(with_children, *(control.cancel_job(KEYS, job_id, "n", ts_ms=LATER) for job_id in ("top", "k", "c", "none")))
+
 # ---- locks
 
 

@@ -73,6 +73,19 @@ def gone(kit: Kit) -> None:
     kit.drop(iteration(kit))
 
 
+def uncounted(kit: Kit) -> None:
+    kit.client.hset(kit.key("repeat:s"), "ic", "junk")
+
+
+def adopted(kit: Kit) -> None:
+    """The iteration is all that `top` waits for, and owns a deduplication id."""
+    kit.add("top", has_children=True)
+    name = iteration(kit)
+    kit.client.sadd(kit.key("top:dependencies"), kit.key(name))
+    kit.client.hset(kit.key(name), mapping={"parentKey": kit.key("top"), "deid": "d"})
+    kit.client.set(kit.key("de:d"), name)
+
+
 #: One by one: what a declaration may change.
 CHANGES: tuple[dict[str, object], ...] = (
     {}, {"name": "other"}, {"field": "data"}, {"by": "more code"}, {"by": None}, {"limit": 8}, {"limit": None},
@@ -98,8 +111,11 @@ for _prepare in (made(FULL_PATTERN, first=SLOT), made(FULL_PATTERN, taken, first
           for change in ({"tz": "Asia/Tokyo"}, {"tz": None}, {"pattern": "*/2 * * * *"}, {"offset": 5})),
         put(FULL_PATTERN, first=SLOT + EVERY, ts=SLOT + 1), put(FULL, ts=T0 + 1),
     )  # fmt: skip
+edge(made(RECORD, uncounted), put(RECORD), put(changed(RECORD, every=5000)))
+edge(made(RECORD, adopted), put(changed(RECORD, every=5000), ts=T0 + 1), put(changed(RECORD, limit=0)))
 edge(
-    at.waiting, put(RECORD), put(RECORD, opts={"lifo": True}), put(RECORD, opts={"priority": 1}),
+    at.waiting, put(changed(RECORD, every=1)), put(RECORD), put(RECORD, opts={"lifo": True}),
+    put(RECORD, opts={"priority": 1}),
     put(changed(RECORD, offset=EVERY - 1)), put(changed(RECORD, field="data")), put(changed(RECORD, by=5)),
     *(put(changed(RECORD, startDate=T0 + ms)) for ms in (-5, 0, 5)),
     *(put(changed(RECORD, limit=limit)) for limit in (0, 1)),

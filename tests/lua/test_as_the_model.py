@@ -112,8 +112,9 @@ def test_a_script_does_what_its_model_does(client: redis.Redis, script: str) -> 
                 change(kit)
                 before = Snapshot.of(kit)
             twins = Twins(client)
-            for number, call in enumerate(asked, 1):
-                if number > 1:
+            # The crowd is for the marker and the limits: every third call shows what becomes of those.
+            for number, call in enumerate(asked[::3] if change else asked):
+                if number:
                     before.put_back(kit)
                 try:
                     twins.compare(call)

@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 import redis
+from edge_cases import KEYS
 from edge_cases_of_runs import stalled_pass
-from queue_kit import T0, Kit
+from queue_kit import T0, Kit, new_job
 
+from tasks_emq.core import calls, control
 from tasks_emq.core.calls import Call
+from tasks_emq.core.keys import QueueKeys
 
 
 @pytest.fixture
@@ -38,3 +41,22 @@ def test_when_a_pass_is_held_back(kit: Kit, ms: int, goes_on: bool) -> None:
     else:
         assert found == [[], -1, [], ms, []]
         assert kit.changed(before) == set()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        control.clean(KEYS, "wait", 5, ts_ms=T0 + 9), control.drain(KEYS, delayed=False, ts_ms=T0 + 9),
+        control.obliterate(KEYS, force=False, ts_ms=T0 + 9), calls.remove_job(KEYS, "k", ts_ms=T0 + 9),
+        calls.remove_job(KEYS, "k", children=True, ts_ms=T0 + 9),
+    ],
+    ids=lambda call: call.script.name,
+)  # fmt: skip
+def test_when_a_parent_in_another_queue_is_due(kit: Kit, call: Call[Any]) -> None:
+    """Its delay counts from the moment in which its last child is deleted."""
+    other = QueueKeys("other")
+    kit.run(calls.add_job(other, new_job("top", has_children=True, delay_ms=50), timestamp_ms=T0))
+    kit.add("k", parent_key=other.key("top"))
+    kit.run(calls.pause(KEYS))
+    kit.reply(call)
+    assert kit.client.zrange(other.key("delayed"), 0, -1, withscores=True) == [(b"top", (T0 + 59) * 4096)]

@@ -139,12 +139,15 @@ def test_as_many_jobs_as_one_cancel_takes(kit: Kit, children: int, below: int, l
     assert len(kit.ids("wait")) == (below if left and below else left)
 
 
-def test_as_many_entries_as_one_clean_searches(kit: Kit) -> None:
-    """T7: each deleted one costs those that are skipped; the third is left to the next call."""
+@pytest.mark.parametrize(("skip", "deleted"), [(250_000, 2), (499_999, 2), (500_000, 1)])
+def test_as_many_entries_as_one_clean_searches(kit: Kit, skip: int, deleted: int) -> None:
+    """T7: each deleted one costs those that are skipped; the rest is left to the next call."""
     kit.client.rpush(kit.key("wait"), "a", "b", "c")
-    fill_wait(kit, 250_000)
-    assert kit.reply(clean("wait", skip=250_000)) == [[b"c", b"b"], 1, 250_000]
-    assert kit.reply(clean("wait", skip=250_000)) == [[b"a"], 0, 250_000]
+    fill_wait(kit, skip)
+    found = [b"c", b"b", b"a"]
+    assert kit.reply(clean("wait", skip=skip)) == [found[:deleted], 1, skip]
+    assert kit.reply(clean("wait", skip=skip)) == [found[deleted:][:deleted], int(deleted == 1), skip]
+    kit.client.flushall()
 
 
 @pytest.mark.parametrize(("entries", "looked"), [(250_000, 3), (166_667, 3), (166_666, 4)])

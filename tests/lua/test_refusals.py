@@ -90,9 +90,11 @@ ROWS: tuple[tuple[Call[Any], int, tuple[Any, ...], str], ...] = (
     (control.update_data(KEYS, "w", b"q", "args"), 2, ("", "opts"), "EMQ field"),
     (put(RECORD), 3, ("",), "EMQ schedule"), (put(RECORD), 2, (pack(5),), "EMQ schedule"),
     (put(RECORD), 5, (pack(5),), "EMQ schedule"),
-    *((put(RECORD), 2, (pack(changed(RECORD, **bad)),), "EMQ schedule")
-      for bad in ({"name": 5}, {"every": 0}, {"every": None}, {"every": "x"}, {"pattern": "* * * * *"},
-                  {"offset": 60_000}, {"offset": 60_001})),
+    *((put(RECORD), 2, (pack(changed(RECORD, **bad)),), "EMQ schedule: either every")
+      for bad in ({"every": 0}, {"every": None}, {"every": "x"}, {"pattern": "* * * * *"})),
+    *((put(RECORD), 2, (pack(changed(RECORD, **bad)),), says) for bad, says in (
+      ({"name": 5}, "EMQ schedule: an id"), ({"offset": 60_000}, "an offset is"),
+      ({"offset": 60_001}, "an offset is"))),
     (put(PATTERN, first=SLOT), 1, NONE, "EMQ schedule"),
     (put(PATTERN, first=SLOT), 2, (pack(changed(PATTERN, pattern=5)),),
      "EMQ schedule"),
@@ -177,3 +179,21 @@ def test_a_key_that_is_no_job_counts_as_no_job(kit: Kit, call: Call[Any]) -> Non
         replies.append(kit.reply(call))
     kit.drop("x")
     assert replies[1] == replies[0]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [clean("wait"), DRAIN, obliterate(250), calls.remove_job(KEYS, f"repeat:s:{T0}", ts_ms=T0)],
+    ids=lambda call: call.script.name,
+)
+def test_a_key_of_schedules_that_is_none(kit: Kit, call: Call[Any]) -> None:
+    """It is looked at before the first job is deleted, though only an iteration needs it."""
+    for job_id in ("w", f"repeat:s:{T0}"):
+        kit.add(job_id)
+    kit.run(calls.pause(KEYS))
+    kit.client.set(kit.key("repeat"), "text")
+    before = kit.dump()
+    with pytest.raises(redis.exceptions.ResponseError, match="WRONGTYPE EMQ the key"):
+        kit.reply(call)
+    assert kit.changed(before) == set()
+    kit.client.flushall()
