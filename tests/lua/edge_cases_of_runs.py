@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import prestates as at
-from edge_cases import KEYS, LATER, edge
+from edge_cases import KEYS, LATER, edge, with_arg
 from edge_cases_of_jobs import everything
 from queue_kit import KEEP_ALL, T0, Kit, take
 
@@ -134,6 +134,8 @@ edge(
     *(finish(keep=keep_few(None, None, age)) for age in (2, 3, 5, 6)),
     *(finish_many(*_BOTH, keep=keep_few(*counts)) for counts in ((5, 5), (9, 9), (60, 5), (10, 110), (None, 3))),
     finish_many(end(), end("b", keep=False), keep=keep_few(5, 5)),
+    finish_many(end("none"), keep=keep_few(5, 5)),
+    finish_many(end(), end("none"), keep=keep_few(5, 5)),
     finish_many(end(keep=False), end("b", keep=False), keep=keep_few(5, 5)),
     finish_many(*_BOTH, keep=keep_few(None, None, 3)),
     *(runs.recover_stalled(KEYS, max_stalled=1, interval_ms=4000, cursor=0, ts_ms=LATER,
@@ -156,6 +158,15 @@ edge(
     *(finish_many(*ends, metrics=size) for size in (1, 100)
       for ends in (_BOTH, (end(), end("b")), (end("a", failed=True),), (end("none"),))),
 )  # fmt: skip
+
+#: Options that name a fetch, and want no job, or do not say how many.
+_NO_FETCH: tuple[dict[str, object], ...] = (
+    {"next": "N", "lockDuration": 30_000}, {"next": "N", "lockDuration": 30_000, "count": 0},
+)  # fmt: skip
+edge(
+    alone(lambda kit: [kit.add("w"), kit.add("d", delay_ms=500)]),
+    *(with_arg(finish_many(end()), 3, calls.pack(options)) for options in _NO_FETCH),
+)
 
 # ---- the stalled pass
 

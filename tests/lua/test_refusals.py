@@ -10,6 +10,7 @@ import redis
 from edge_cases import KEYS, add, add_many, dedup, with_arg
 from edge_cases_of_many import clean, move, obliterate
 from edge_cases_of_runs import (
+    NEXT,
     detach,
     end,
     finish,
@@ -20,6 +21,7 @@ from edge_cases_of_runs import (
     wait_for,
 )
 from edge_cases_of_schedules import PATTERN, RECORD, SLOT, changed, iterate, put
+from injection import Snapshot
 from queue_kit import LOCK_MS, T0, Kit
 
 from tasks_emq.core import calls, control, reading, runs, scheduling
@@ -181,19 +183,43 @@ def test_a_key_that_is_no_job_counts_as_no_job(kit: Kit, call: Call[Any]) -> Non
     assert replies[1] == replies[0]
 
 
-@pytest.mark.parametrize(
-    "call",
-    [clean("wait"), DRAIN, obliterate(250), calls.remove_job(KEYS, f"repeat:s:{T0}", ts_ms=T0)],
-    ids=lambda call: call.script.name,
+PLACES = (
+    "wait",
+    "paused",
+    "active",
+    "prioritized",
+    "delayed",
+    "waiting-children",
+    "completed",
+    "failed",
+    "repeat",
+    "meta",
 )
-def test_a_key_of_schedules_that_is_none(kit: Kit, call: Call[Any]) -> None:
-    """It is looked at before the first job is deleted, though only an iteration needs it."""
-    for job_id in ("w", f"repeat:s:{T0}"):
-        kit.add(job_id)
-    kit.run(calls.pause(KEYS))
-    kit.client.set(kit.key("repeat"), "text")
-    before = kit.dump()
-    with pytest.raises(redis.exceptions.ResponseError, match="WRONGTYPE EMQ the key"):
-        kit.reply(call)
-    assert kit.changed(before) == set()
+ASKED = (
+    *TIMED, add("n"), add("n", delay_ms=5), add("n", priority=1), add("n", has_children=True), CANCEL, PRIORITY,
+    LOSE, BACK,
+    UNSCHEDULE, calls.promote_job(KEYS, "d"), calls.pause(KEYS), calls.resume(KEYS), clean("delayed"), LOCKS,
+    control.set_limits(KEYS, {"concurrency": 1}), finish(failed=True), finish_many(end(failed=True)),
+    move("delayed"),
+    finish(then=NEXT), put_off(then=NEXT), finish_many(end(), then=NEXT),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("script", sorted({call.script.name for call in ASKED}))
+def test_a_key_of_the_queue_of_another_type(kit: Kit, script: str) -> None:
+    """It is looked at before the first write: an error about a type has changed nothing."""
+    state(kit)
+    for job_id, delay_ms in ((f"repeat:s:{T0}", 0), (f"repeat:s:{T0 + 1}", 500)):
+        kit.add(job_id, delay_ms=delay_ms)
+    whole = Snapshot.of(kit)
+    for call in (call for call in ASKED if call.script.name == script):
+        for place in PLACES:
+            whole.put_back(kit)
+            kit.drop(place)
+            kit.client.set(kit.key(place), "text")
+            before = kit.dump()
+            try:
+                kit.reply(call)
+            except redis.exceptions.ResponseError:
+                assert kit.changed(before) == set(), place
     kit.client.flushall()

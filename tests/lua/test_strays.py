@@ -51,6 +51,9 @@ def test_what_is_named(kit: Kit, count: int) -> None:
     whole = ("lock", "logs", "dependencies", "processed", "failed", "unsuccessful", "other")
     named |= {f"{owner}:{what}": "string" for owner in ("t1", "gone") for what in whole}
     assert strays(kit, count=count) == named
+    kit.drop("prioritized")
+    kit.client.set(kit.key("prioritized"), "text")
+    assert strays(kit, count=count) == named | {"prioritized": "string", "j0": "hash"}
     kit.client.flushall()
 
 

@@ -31,6 +31,8 @@ EXAMPLES = 40
 _NO_JUDGES = (
     "test_the_faults_would_be_found", "test_the_commands_of_the_hot_path", "test_includes.py", "test_contracts.py",
 )  # fmt: skip
+#: Tests that compare all that one script does, over many states: they find most of what can be found in it.
+_THOROUGH = ("test_as_the_model.py", "test_refusals.py")
 _HUNG = "the server hung"
 
 
@@ -169,13 +171,16 @@ class Runner:
     # -- how ----------------------------------------------------------------------------------------------
 
     def _in_order(self, mutant: Mutant) -> list[str]:
-        """The tests that can see it; quick ones, and those that found others here, first."""
+        """The tests that can see it; quick ones, thorough ones, and those that found others here, first."""
         place = (mutant.file, mutant.statement)
         here = self._kills_of.get(mutant.file, Counter())
+        script = mutant.file.removesuffix(".lua")
         names = [name for name, found in self.reached.items() if place in found.places and name in self._items]
 
         def cost(name: str) -> float:
             found = here[name] + min(self._kills[name], 50) * 0.02
+            if script in name and any(file in name for file in _THOROUGH):
+                found += 50
             return min(self.reached[name].seconds, 4) / (0.1 + found)
 
         return sorted(names, key=cost)
