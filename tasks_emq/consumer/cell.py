@@ -52,7 +52,7 @@ class Worker:
         threading.Thread(target=self._listen, name="emq-listen", daemon=True).start()
         while True:
             queue, *rest = self._jobs.get()
-            self._pipe.send("began")
+            self._pipe.send("stage", "received")
             outcome = self._outcome(queue, *rest)
             self._run = None
             self._pipe.send("outcome", *outcome_to_wire(outcome))
@@ -79,9 +79,13 @@ class Worker:
         run, outcome = runner.prepare(TakenJob(job_id, ats, token, fields), now_ms)
         self._run = run
         if outcome is None and run.opts and needs_inputs(run):
+            self._pipe.send("stage", "inputs")
             outcome = self._loop.run(take_inputs(self._app_client(), self._app.keys(queue), runner, run))
         if outcome is not None:
             return outcome
+        if not run.in_thread:
+            self._loop.get_loop()  # made now: its time is not the task's
+        self._pipe.send("stage", "body")
         return self._loop.run(_coroutine(runner, run)) if not run.in_thread else _function(runner, run)
 
     def _app_client(self) -> Any:
@@ -155,19 +159,29 @@ class Nest:
                 self._obey(*message, fd=fd)
 
     def _obey(self, kind: str, number: int, *, fd: int | None) -> None:
-        if kind == "fork" and fd is not None:
-            pid = os.fork()
-            if pid == 0:
-                self._become_cell(fd)
-            os.close(fd)
-            self._pids[number] = pid
-            self._pipe.send("born", number, pid)
+        if kind == "fork":
+            self._fork(number, fd)
         elif kind == "kill" and number in self._pids:
             # Only this process takes their status, so the number cannot be another's by now.
             try:
                 os.killpg(self._pids[number], signal.SIGKILL)
             except ProcessLookupError:
                 os.kill(self._pids[number], signal.SIGKILL)
+
+    def _fork(self, number: int, fd: int | None) -> None:
+        """Fork one; what the system refuses ends that one alone."""
+        pid = None
+        if fd is not None:  # else it was lost on the way: no more files may be open here
+            with suppress(OSError):
+                pid = os.fork()
+            if pid == 0:
+                self._become_cell(fd)
+            os.close(fd)
+        if pid is None:
+            self._pipe.send("died", number, *Death(None).wire())
+            return
+        self._pids[number] = pid
+        self._pipe.send("born", number, pid)
 
     def _become_cell(self, fd: int) -> None:
         try:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from tasks_emq.consumer.child import Death
 from tasks_emq.consumer.nest import Nest
@@ -26,8 +26,13 @@ log = logging.getLogger("tasks_emq.consumer")
 
 Done = Callable[[Running, Outcome], None]
 
+#: How far a run has come: its process is ordered, has the job, reads the values of the children, runs the body.
+Stage: TypeAlias = Literal["ordered", "received", "inputs", "body"]
+
 #: What a run whose time is up, or that is cancelled, gets to end by itself before its process is killed.
 _NOTICE_S: Final = 0.5
+#: What a run gets for each step before its body: a process for it, its code imported, its arguments rebuilt.
+_BEFORE_S: Final = 60.0
 #: How long a process without a run is kept.
 _IDLE_S: Final = 60.0
 #: How often the memory of a run's process is looked at, where it has a limit.
@@ -58,15 +63,20 @@ class Cell:
 
     Args:
         nest: forks it. limit: bytes of memory, or None. gone: called when it has ended.
+
+    Raises:
+        OSError: it cannot be forked now.
     """
 
     def __init__(self, nest: Nest, limit: int | None, gone: Callable[[Cell], None]) -> None:
         self._gone = gone
         self._loop = asyncio.get_running_loop()
+        self._nest = nest
         self._limit = limit
         self._run: Running | None = None
         self._answer: asyncio.Future[Outcome | Death] | None = None
-        self._began = False
+        self._stage: Stage = "ordered"
+        self._is_late = False
         self._over_memory = False
         self._timer: asyncio.TimerHandle | None = None
         self.idle: asyncio.TimerHandle | None = None
@@ -88,7 +98,8 @@ class Cell:
             TaskTimeout: its time was up, and it was killed. CancelledError: it was to stop, and was killed.
         """
         answer = self._answer = self._loop.create_future()
-        self._run, self._began = run, False
+        self._run = run
+        self._reached("ordered")
         taken = run.taken
         job = (run.context.queue, taken.id, taken.ats, taken.token, dict(taken.fields), run.fetched_ms)
         self._child.channel.send("job", *job)
@@ -123,41 +134,69 @@ class Cell:
         if run.timed_out:
             assert run.task is not None
             raise TaskTimeout(f"the run took longer than its timeout of {run.task.timeout:g} s; {found}")
-        if not self._began:
-            log.error("job %s: a process for it could not be started: %s", run.context.id, found.how)
-            return run.later(delay_s=min(30.0, 0.5 * 2 ** min(run.taken.ats, 10)))
+        if self._stage == "ordered":
+            return _not_started(run, found.how)
         reason = str(found)
         if self._over_memory:
             reason = f"it used more memory than max_memory; {reason}"
+        if self._is_late:
+            reason = f"its arguments were not ready in time; {reason}"
         log.warning("job %s: %s", run.context.id, reason)
         return Crashed(run.taken.id, run.taken.token, run.taken.ats, reason)
 
     async def _watch_memory(self) -> None:
         while not self._over_memory:
             await asyncio.sleep(_MEMORY_EVERY_S)
-            if self._began and self._limit and self._child.rss() > self._limit:
+            if self._stage != "ordered" and self._limit and self._child.rss() > self._limit:
                 self._over_memory = True
                 self.kill()
 
     def _received(self, message: list[Any]) -> None:
         kind, *rest = message
-        if kind == "began":
-            self._began = True
-            run = self._run
-            if run and run.task and run.task.timeout is not None:
-                self._timer = self._loop.call_later(run.task.timeout + _NOTICE_S, self._overrun, run)
-        elif kind == "outcome" and self._answer and not self._answer.done():
+        if self._answer is None or self._answer.done():
+            return
+        if kind == "stage":
+            self._reached(rest[0])
+        elif kind == "outcome":
             self._answer.set_result(outcome_from_wire(*rest))
 
-    def _overrun(self, run: Running) -> None:
-        log.warning("job %s has run longer than its timeout; its process is killed", run.context.id)
-        run.timed_out = True
+    def _reached(self, stage: Stage) -> None:
+        """Give the run its time for what comes now: its timeout counts from the start of the body."""
+        self._stage = stage
+        if self._timer:
+            self._timer.cancel()
+        run = self._run
+        limit = run.task.timeout if run and run.task else None
+        if stage == "ordered":
+            self._timer = self._loop.call_later(_BEFORE_S, self._overrun)
+        elif limit is not None and stage != "inputs":  # those wait for as long as the server is away
+            seconds = limit + _NOTICE_S if stage == "body" else limit + _BEFORE_S
+            self._timer = self._loop.call_later(seconds, self._overrun)
+
+    def _overrun(self) -> None:
+        run = self._run
+        assert run is not None
+        if self._stage == "ordered" and self._child.pid is None:
+            log.error("the process that forks those for single runs does not answer; it is killed")
+            self._nest.kill()
+        elif self._stage == "body":
+            log.warning("job %s has run longer than its timeout; its process is killed", run.context.id)
+            run.timed_out = True
+        else:
+            log.warning("job %s does not get to its start; its process is killed", run.context.id)
+            self._is_late = True
         self.kill()
 
     def _died(self, death: Death) -> None:
         if self._answer and not self._answer.done():
             self._answer.set_result(death)
         self._gone(self)
+
+
+def _not_started(run: Running, why: str) -> Outcome:
+    """A later run, uncharged: nothing of the task has begun."""
+    log.error("job %s: a process for it could not be started: %s", run.context.id, why)
+    return run.later(delay_s=min(30.0, 0.5 * 2 ** min(run.taken.ats, 10)))
 
 
 class Cells:
@@ -204,7 +243,10 @@ class Cells:
         # A job whose last run this is gets a fresh one, so that the resource usage it fails with is its own.
         lost = number(run.taken.fields, b"stc")
         reused = lost == 0 or lost < self._max_stalled
-        cell = self._take() if reused else self._new()
+        try:
+            cell = self._take() if reused else self._new()
+        except OSError as error:  # no file or no process is left here: nothing that the task did
+            return _not_started(run, str(error))
         try:
             return await cell.work(run)
         finally:

@@ -76,6 +76,9 @@ class Child:
         module: what it runs, `python -m module FD PID`. received: called with each message.
         died: called once with how it ended, after all that it had sent.
         env: variables that it gets beside ours.
+
+    Raises:
+        OSError: no file or no process is left here for it.
     """
 
     def __init__(
@@ -93,13 +96,17 @@ class Child:
         self._over = False
         with theirs:
             # A session of its own: Ctrl-C in a terminal is for the supervisor, and killing takes what it started.
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", module, str(theirs.fileno()), str(os.getpid())],
-                stdin=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-                env={**os.environ, **(env or {})},
-            )
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", module, str(theirs.fileno()), str(os.getpid())],
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=(theirs.fileno(),),
+                    start_new_session=True,
+                    env={**os.environ, **(env or {})},
+                )
+            except OSError:
+                ours.close()
+                raise
         self.pid = self._process.pid
         self.channel = Channel(ours, received, lambda: None)
         threading.Thread(target=self._wait, name=f"emq-wait-{self.pid}", daemon=True).start()

@@ -54,41 +54,49 @@ class Nest:
 
     Args:
         recipe: of the app. gone: called when it has ended, and all that it forked with it.
+
+    Raises:
+        OSError: it cannot be started.
     """
 
     def __init__(self, recipe: Recipe, gone: Callable[[Nest], None]) -> None:
         self._gone = gone
         self._forked: dict[int, Forked] = {}
         self._made = 0
+        self._is_killed = False
         self._child = Child("tasks_emq.consumer.cell", received=self._received, died=self._died)
         self._child.channel.send("recipe", recipe.wire())
 
     @property
     def is_usable(self) -> bool:
         """Whether it can fork."""
-        return not self._child.is_over
+        return not (self._is_killed or self._child.is_over)
 
     def fork(self, received: Callable[[list[Any]], None], died: Callable[[Death], None]) -> Forked:
         """Order a process; what is sent to it waits until it is there.
 
         Args:
             received: called with each of its messages. died: called once with how it ended.
+
+        Raises:
+            OSError: it cannot be ordered now: no file is left here for its channel, or the nest does not listen.
         """
         ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                self._child.channel.hand(theirs.fileno(), "fork", self._made + 1)
+            except OSError:
+                ours.close()
+                raise
         self._made += 1
         made = self._forked[self._made] = Forked(
             self._made, Channel(ours, received, lambda: None), self._kill, died
         )
-        with theirs:
-            try:
-                self._child.channel.hand(theirs.fileno(), "fork", self._made)
-            except OSError as error:
-                log.error("the process that forks those for single runs does not answer: %s", error)
-                self.kill()
         return made
 
     def kill(self) -> None:
         """End it, and with it all that it has forked."""
+        self._is_killed = True
         self._child.kill()
 
     def _kill(self, number: int) -> None:

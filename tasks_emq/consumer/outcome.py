@@ -7,7 +7,8 @@ import json
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeAlias
+from inspect import CORO_CREATED, getcoroutinestate
+from typing import Any, Final, TypeAlias, cast
 
 from tasks_emq.context import JobContext
 from tasks_emq.core.codec import Codec
@@ -137,7 +138,15 @@ class Running:
     def interrupt(self) -> None:
         """Tell the task that its run should stop."""
         self.context.cancelled = True
-        if self.handle:
+        self.break_off()
+
+    def break_off(self) -> None:
+        """Cancel the coroutine. One that has not begun would end without a word to anybody, so it begins first."""
+        if self.handle is None:
+            return
+        if getcoroutinestate(cast(Any, self.handle.get_coro())) == CORO_CREATED:
+            self.handle.get_loop().call_soon(self.break_off)
+        else:
             self.handle.cancel()
 
     def put_off(self, error: BaseException, code: str, delay_s: float) -> PutOff:

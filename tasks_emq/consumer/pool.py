@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
+from time import monotonic
 from typing import Final
 
 from tasks_emq.consumer.outcome import Outcome, Running
@@ -39,7 +40,8 @@ class Pool:
         self._work: SimpleQueue[tuple[Function, Rescue, Running, Done] | None] = SimpleQueue()
         self._ended: deque[tuple[Done, Running, Outcome]] = deque()
         self._threads: list[threading.Thread] = []
-        self._busy: dict[Running, int] = {}
+        #: The thread of each run, and when it began.
+        self._busy: dict[Running, tuple[int, float]] = {}
         self._lock = threading.Lock()
         self._waking = False
         self._loop = asyncio.get_running_loop()
@@ -90,7 +92,7 @@ class Pool:
 
     def _run(self, function: Function, run: Running) -> Outcome:
         with self._lock:
-            self._busy[run] = threading.get_ident()
+            self._busy[run] = threading.get_ident(), monotonic()
         try:
             return contextvars.Context().run(function, run)
         finally:
@@ -111,10 +113,17 @@ class Pool:
             done(run, outcome)
 
     def _overrun(self, run: Running) -> None:
-        """Raise TaskTimeout in the thread of this run. A call into C sees it only when it returns."""
+        """Raise TaskTimeout in the thread of this run. A call into C sees it only when it returns.
+
+        Its time counts from its start there: this process may have stood still between the two.
+        """
+        assert run.task is not None
+        assert run.task.timeout is not None
         with self._lock:
-            thread = self._busy.get(run)
-            if thread is None:
+            now = monotonic()
+            thread, began = self._busy.get(run, (0, now))
+            if (left := began + run.task.timeout - now) > 0:
+                run.timer = self._loop.call_later(left, self._overrun, run)
                 return
             run.timed_out = run.context.cancelled = True
             _raise_in_thread(ctypes.c_ulong(thread), ctypes.py_object(TaskTimeout))

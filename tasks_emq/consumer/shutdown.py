@@ -60,8 +60,7 @@ async def wind_down(
 
     for run in _on_loop(lanes):
         run.stopping = run.context.cancelled = True
-        if run.handle:
-            run.handle.cancel()
+        run.break_off()
     await _until(lambda: not _on_loop(lanes), _CLEAN_UP_S)
     stuck: list[Running] = []
     for lane in lanes:

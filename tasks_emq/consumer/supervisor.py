@@ -194,7 +194,14 @@ class Supervisor:
         """Keep one consumer running: replace it when it dies, and as soon as it takes no more jobs."""
         early = 0
         while not self._stopping.is_set():
-            member = self._start(number)
+            try:
+                member = self._start(number)
+            except OSError as error:
+                # The others work on; by and by there may be a process or a file for this one, too.
+                log.error("%s-%d cannot be started: %s; trying again", self._settings.name, number, error)
+                early += 1
+                await self._pause(early)
+                continue
             await self._first(member.dead, member.retiring, self._stopping)
             if self._stopping.is_set() or (member.retiring.is_set() and not member.dead.is_set()):
                 continue
@@ -203,8 +210,12 @@ class Supervisor:
             if member.said_bye:
                 continue  # somebody has stopped it
             early = 0 if member.served_s > _SERVED_S else early + 1
-            wait = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2 ** (early - 1)) if early else _FIRST_WAIT_S
-            await self._first(self._stopping, timeout=random.uniform(wait / 2, wait))
+            await self._pause(early)
+
+    async def _pause(self, early: int) -> None:
+        """Wait before the next start, the longer the more of them came to nothing."""
+        wait = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2 ** (early - 1)) if early else _FIRST_WAIT_S
+        await self._first(self._stopping, timeout=random.uniform(wait / 2, wait))
 
     def _start(self, number: int) -> Member:
         name = f"{self._settings.name}-{number}"

@@ -30,6 +30,7 @@ def main() -> None:
     if skew_s:
         real = time.time
         time.time = lambda: real() + skew_s
+    chaos_tasks.here()  # while it may still open files
     set_up_logging("info", "text")
     consumer = Consumer(chaos_tasks.app, queues, **options)
     consumer.run()

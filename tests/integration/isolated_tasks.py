@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import dataclasses
 import os
 import resource
 import signal
@@ -207,3 +208,18 @@ def hoard(seconds: float) -> int:
             os.close(fd)
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
     return len(held)
+
+
+@dataclasses.dataclass
+class Slow:
+    """Takes its time to be rebuilt."""
+
+    seconds: float
+
+    def __post_init__(self) -> None:
+        time.sleep(self.seconds)
+
+
+@app.task(name="takes_slow", isolate=True, timeout=0.2)
+def takes_slow(given: Slow) -> str:
+    return "begun"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import time
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from consuming import Watch, consuming, failed
 from waiting import eventually
 
 from tasks_emq import App, Job, JobCancelled
+from tasks_emq.consumer.nest import Nest
 from tasks_emq.io.connect import Server
 
 
@@ -196,3 +198,33 @@ def test_a_task_that_nobody_else_can_import_runs_here(app: App, valkey_url: str,
         assert work.delay().result(timeout=5) == os.getpid()
     assert "cannot have a process of its own" in caplog.text
     local.close()
+
+
+def test_a_process_that_cannot_be_started_costs_nothing(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file or no process is left for it: that is nothing the task did, so it runs later, uncharged."""
+    fork, refused = Nest.fork, []
+
+    def refuse_one(self: Nest, *given: Any) -> Any:
+        if not refused:
+            refused.append(given)
+            raise OSError(errno.EMFILE, "Too many open files")
+        return fork(self, *given)
+
+    monkeypatch.setattr(Nest, "fork", refuse_one)
+    with consuming(app):
+        job = tasks.where.delay(1)
+        assert job.result(timeout=15)[1] == 1
+    data = job.refresh()
+    assert (data.attempts_started, data.attempts_made, data.stalled) == (2, 1, 0)
+
+
+@pytest.mark.chaos
+def test_the_time_limit_counts_from_the_start_of_the_body(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not what it takes to have a process and arguments; where that has no end, the job has lost an owner."""
+    monkeypatch.setattr("tasks_emq.consumer.cells._BEFORE_S", 4.0)
+    with consuming(app, isolated=2, concurrency=2, max_stalled=0):
+        never = tasks.takes_slow.delay({"seconds": 60.0})
+        assert tasks.takes_slow.delay({"seconds": 1.5}).result(timeout=20) == "begun"
+        error = failed(never, timeout=20)
+    assert error.code == "stalled"
+    assert "its arguments were not ready in time" in error.reason

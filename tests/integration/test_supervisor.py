@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import isolated_tasks as tasks
 import pytest
@@ -16,6 +18,7 @@ from consuming import Program, Watch, consuming, failed
 from waiting import eventually
 
 from tasks_emq import App, ConfigError
+from tasks_emq.consumer import supervisor
 from tasks_emq.io.connect import Server
 
 QUICK = ("-q", "mixed", "--stalled-interval", "0.2")
@@ -228,3 +231,22 @@ def test_an_app_that_nobody_else_can_import(valkey_url: str) -> None:
     with pytest.raises(ConfigError, match="max_jobs"), consuming(local, max_jobs=2):
         pass
     local.close()
+
+
+@pytest.mark.chaos
+def test_one_that_cannot_be_started_is_tried_again(
+    home: Path, app: App, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No process is left for it at the moment: the others work on, and so does the supervisor."""
+    child, refused = supervisor.Child, []
+
+    def refuse_one(*given: Any, **named: Any) -> Any:
+        if not refused:
+            refused.append(given)
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        return child(*given, **named)
+
+    monkeypatch.setattr(supervisor, "Child", refuse_one)
+    with consuming(app, ["mixed"], processes=1):
+        tasks.nap.delay(0.0).result(timeout=20)
+    assert refused

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
@@ -219,3 +220,24 @@ def test_a_job_may_ask_to_be_forgotten(asked, kept):
 
 def test_an_end_without_a_job_is_not_kept():
     assert not running().failed(ValueError(), "bad_job", keep=False).keep
+
+
+def test_a_coroutine_that_is_told_to_stop_before_it_has_begun_says_so():
+    """Cancelled before its first step it would be gone without a word, and its job would run for ever."""
+    said = []
+
+    async def body():
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            said.append("cancelled")
+
+    async def main():
+        run = running()
+        run.handle = asyncio.create_task(body())
+        run.interrupt()
+        await asyncio.wait_for(run.handle, 5)
+        assert run.context.cancelled
+
+    asyncio.run(main())
+    assert said == ["cancelled"]
