@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Any, Final
 
@@ -10,6 +11,8 @@ from tasks_emq.core.keys import QueueKeys
 from tasks_emq.core.replies import texts
 from tasks_emq.errors import BrokerError, ConfigError
 from tasks_emq.io.aio import AsyncClient
+from tasks_emq.io.connect import Server
+from tasks_emq.io.exchange import Patience
 from tasks_emq.version import __version__
 
 log = logging.getLogger("tasks_emq.consumer")
@@ -17,6 +20,8 @@ log = logging.getLogger("tasks_emq.consumer")
 #: Source: design T3
 REDIS_FLOOR: Final = (7, 0)
 VALKEY_FLOOR: Final = (7, 2)
+#: How often a consumer looks whether the eviction policy has changed.
+_POLICY_EVERY_S: Final = 30.0
 
 #: Commands that the scripts and the consumer run, each with arguments that fit. `{k}` stands for a key.
 _NEEDED: Final = (
@@ -94,6 +99,41 @@ def check_policy(client: AsyncClient, info: dict[str, str]) -> None:
     if limit != "0":
         raise ConfigError(f"{client.server.shown} has maxmemory {limit} and maxmemory-policy {policy}: {fix}")
     log.warning("%s has maxmemory-policy %s and no limit yet: %s", client.server.shown, policy, fix)
+
+
+async def watch_policy(server: Server, keys: QueueKeys) -> None:
+    """Say when the server's policy becomes one that deletes jobs, and when it no longer is; until cancelled.
+
+    The setting may be changed at any time, and a failover leads to a server that has its own.
+
+    Source: reliability F36
+    """
+    client = AsyncClient(server, Patience(5.0, once=True))
+    asked = Command(("INFO", "memory"), _info, near=keys.key("meta"))
+    before = ""
+    while True:
+        try:
+            info = await client.run(asked)
+            policy = info.get("maxmemory_policy", "noeviction")
+            found = policy if policy == "noeviction" else f"{policy} {info.get('maxmemory')}"
+            if before and found != before:
+                _tell_policy(client, info)
+            before = found
+        except BrokerError as error:
+            log.debug("the eviction policy cannot be asked for: %s", error)
+        finally:
+            await client.close()  # no connection rests for so long
+        await asyncio.sleep(_POLICY_EVERY_S)
+
+
+def _tell_policy(client: AsyncClient, info: dict[str, str]) -> None:
+    try:
+        check_policy(client, info)
+    except ConfigError as error:
+        log.error("%s", error)
+        return
+    if info["maxmemory_policy"] == "noeviction":
+        log.info("%s has maxmemory-policy noeviction again", client.server.shown)
 
 
 async def check_rights(client: AsyncClient, keys: QueueKeys) -> bool:

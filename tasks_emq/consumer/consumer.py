@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from tasks_emq.consumer.cells import Cells
-from tasks_emq.consumer.checks import check_server
+from tasks_emq.consumer.checks import check_server, watch_policy
 from tasks_emq.consumer.fetch import Lane
 from tasks_emq.consumer.http import Face, OfConsumer
 from tasks_emq.consumer.locks import LockThread, Renewer, watch_renewals
@@ -235,6 +235,7 @@ class Consumer:
         side += [
             renewals,
             *(asyncio.create_task(watch_for_stalled(self.app, lane.keys, settings, lane.tally)) for lane in lanes),
+            asyncio.create_task(watch_policy(self.app.server, lanes[0].keys)),
         ]
         names = ", ".join(share.name for share in self.shares)
         log.info("%s: ready, serving %s with %d slots", settings.name, names, settings.concurrency)

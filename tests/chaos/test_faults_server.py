@@ -6,6 +6,8 @@ Source: reliability §2 C, goals G8, G9, G14, G16
 from __future__ import annotations
 
 import asyncio
+import itertools
+import logging
 import os
 import shutil
 import subprocess
@@ -245,6 +247,34 @@ def test_it_cannot_write_to_its_disk(measured) -> None:
         assert violations(read(client, "emq:{default}:")) == []
         app.close()
     measured("F34", refused=dict(told), half_added=0, runs_again_after_s=round(took, 2))
+
+
+def test_a_policy_that_evicts_comes_while_a_consumer_runs(caplog, monkeypatch, measured) -> None:
+    """F36: it is checked at the start, and looked at again and again; each change is one line of the log."""
+    monkeypatch.setattr("tasks_emq.consumer.checks._POLICY_EVERY_S", 0.05)
+    changes = {
+        "maxmemory-policy allkeys-lru": "has maxmemory-policy allkeys-lru and no limit yet",
+        "maxmemory 104857600": "has maxmemory 104857600 and maxmemory-policy allkeys-lru: set",
+        "maxmemory-policy volatile-ttl": "has maxmemory 104857600 and maxmemory-policy volatile-ttl: set",
+        "maxmemory-policy noeviction": "has maxmemory-policy noeviction again",
+    }
+    with servers.start("valkey") as server, plain(server) as client:
+        app = App(server.url)
+
+        @app.task(name="work")
+        async def work(n: int) -> int:
+            return n
+
+        with caplog.at_level(logging.INFO), consuming(app, park=0.3):
+            # Of the start, then of the looks; ours are in between.
+            ours = itertools.count()
+            eventually(lambda: client.info("commandstats")["cmdstat_info"]["calls"] - next(ours) >= 2)
+            for n, (setting, told) in enumerate(changes.items()):
+                client.execute_command("CONFIG", "SET", *setting.split())
+                eventually(lambda told=told: told in caplog.text)
+                assert work.delay(n).result(timeout=5) == n
+        app.close()
+    measured("F36", changes=len(changes), told=len(changes))
 
 
 def test_memory_is_full_while_jobs_run(times, measured) -> None:
