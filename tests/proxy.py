@@ -42,6 +42,8 @@ class Proxy:
     Args:
         target: the server: path of its unix socket, or its port on 127.0.0.1.
         tcp: listen on 127.0.0.1 rather than on a unix socket.
+        raw: bytes are passed on as they come: for replication, whose stream is no sequence of replies. Nothing
+            can be dropped or cut then.
 
     Attributes:
         url: what a client connects to.
@@ -49,12 +51,13 @@ class Proxy:
         cuts: how many replies were dropped or cut so far.
     """
 
-    def __init__(self, target: str | int, *, tcp: bool = False) -> None:
+    def __init__(self, target: str | int, *, tcp: bool = False, raw: bool = False) -> None:
         self.commands: list[str] = []
         self.cuts = 0
         self.url = ""
         self._target = target
         self._tcp = tcp
+        self._split = _whole if raw else _frames
         self._delay_s = self._jitter_s = 0.0
         self._bytes_a_second = 0.0
         self._waiting: list[_Cut] = []
@@ -102,6 +105,15 @@ class Proxy:
     def reset(self) -> None:
         """Break all connections, with all that a blackhole or a delay holds."""
         self._on_loop(self._break_links)
+
+    def lead_to(self, target: str | int) -> None:
+        """Break all connections; from now on they lead to another server."""
+
+        def lead() -> None:
+            self._target = target
+            self._break_links()
+
+        self._on_loop(lead)
 
     def heal(self) -> None:
         """End every fault, and those that wait for a request too."""
@@ -215,9 +227,10 @@ class Proxy:
         buffer = bytearray()
         while data := await client.read(_CHUNK):
             buffer += data
-            for request in _frames(buffer):
+            for request in self._split(buffer):
                 await self._open.wait()
-                self.commands.append(_name(request))
+                if self._split is _frames:
+                    self.commands.append(_name(request))
                 cuts.append(self._cut_for(request))
                 await self._hold(len(request))
                 to_server.write(request)
@@ -232,7 +245,7 @@ class Proxy:
         while data := await server.read(_CHUNK):
             due = self._loop.time() + self._delay_s + random.uniform(0, self._jitter_s)
             buffer += data
-            for reply in _frames(buffer):
+            for reply in self._split(buffer):
                 answers = cuts and not reply.startswith(b">")  # RESP3 pushes answer nothing
                 keep = cuts.popleft() if answers else None
                 await asyncio.sleep(due - self._loop.time())
@@ -270,6 +283,12 @@ async def _flush(writers: list[asyncio.StreamWriter]) -> None:
             for writer in writers:
                 writer.close()
                 await writer.wait_closed()
+
+
+def _whole(buffer: bytearray) -> Iterator[bytes]:
+    """Take all that is there."""
+    yield bytes(buffer)
+    buffer.clear()
 
 
 def _frames(buffer: bytearray) -> Iterator[bytes]:

@@ -1,6 +1,7 @@
 """`python -m tests.chaos.matrix`: run the tests of the fault matrix, write docs/faults.json and docs/FAULTS.md.
 
-`--page` writes the page from the figures that are there; `--run FILE` adds the report of a long run to them;
+`--only TEXT` runs those whose name has it, and keeps the figures of the others; `--page` writes the page from the
+figures that are there; `--run FILE` adds the report of a long run to them;
 `--seconds N` begins no test after so long.
 """
 
@@ -69,14 +70,18 @@ def runs_here(test: str) -> bool:
     return ("::" in test and not test.startswith("tests/lua")) or test == RANDOM_LOAD
 
 
-def run_all(seconds: float) -> dict[str, Any]:
-    """Run the tests that the catalogue names, for so long at the most, and answer what they gave."""
+def wanted() -> list[str]:
+    """The tests that the catalogue names and that are run here."""
+    return sorted({test for fault in FAULTS for test in fault.tests if runs_here(test)} | {RANDOM_LOAD})
+
+
+def run_all(seconds: float, only: str = "") -> dict[str, Any]:
+    """Run these tests, for so long at the most, and answer what they gave."""
     import pytest
 
-    wanted = sorted({test for fault in FAULTS for test in fault.tests if runs_here(test)} | {RANDOM_LOAD})
     collector, began = Collector(seconds), time.monotonic()
     options = ["-q", "-m", "not matrix", "--rootdir", str(ROOT)]
-    pytest.main([*options, *wanted], plugins=[collector])
+    pytest.main([*options, *(test for test in wanted() if only in test)], plugins=[collector])
     # What fails on a busy machine runs once more by itself, as in .ci/run; a fault fails twice.
     again = [node for node, result in collector.results.items() if not result["passed"]]
     if again:
@@ -164,6 +169,7 @@ def page(data: Mapping[str, Any]) -> str:
         "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
         *(_long_run(run) for run in data.get("runs", [])),
         "",
+        *_returns(tests),
         "## The matrix",
         "",
         "| # | Fault | How it is made | What must hold | Measured | Shown by |",
@@ -179,6 +185,39 @@ def page(data: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _returns(tests: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """How a consumer went on after each return of the server, by the way in which that had gone."""
+    by_kind: dict[str, Mapping[str, list[float]]] = {}
+    for result in tests.values():
+        by_kind.update(result["figures"].get("returns", {}))
+    if not by_kind:
+        return []
+    by_kind["all"] = {
+        name: [took for found in by_kind.values() for took in found[name]] for name in ("resumed_s", "red_s")
+    }
+    rows = []
+    for kind, found in by_kind.items():
+        resumed, red = sorted(found["resumed_s"]), sorted(found["red_s"])
+        cells = (
+            kind, len(resumed), len(red), f"{red[-1]:.2f} s", sum(took <= 3 for took in resumed),
+            f"{resumed[len(resumed) // 2]:.2f} s", f"{resumed[-1]:.2f} s",
+        )  # fmt: skip
+        rows.append("| " + " | ".join(map(str, cells)) + " |")
+    return [
+        "## Returns of the server",
+        "",
+        "A consumer with its default settings and nothing to do. Red is `/readyz` while the server is away. A job",
+        "is added when the server is back: killed and started again, continued after a SIGSTOP, awake after DEBUG",
+        "SLEEP, no longer paused by CLIENT PAUSE, or replaced by its replica by the word of a Sentinel. The",
+        "consumer has resumed when that job begins.",
+        "",
+        "| How it went | Returns | Red meanwhile | Red after, p100 | Resumed within 3 s | Resumed, p50 | p100 |",
+        "|---|---|---|---|---|---|---|",
+        *rows,
+        "",
+    ]
+
+
 def _long_run(run: Mapping[str, Any]) -> str:
     verdict, times = run["verdict"], sorted(t for found in run["resumes"].values() for t in found)
     middle, worst = (times[len(times) // 2], times[-1]) if times else (0.0, 0.0)
@@ -191,6 +230,10 @@ def _long_run(run: Mapping[str, Any]) -> str:
     return "| " + " | ".join(str(cell) for cell in cells) + " |"
 
 
+def _given(arguments: Sequence[str], name: str) -> str:
+    return arguments[arguments.index(name) + 1] if name in arguments else ""
+
+
 def main(arguments: Sequence[str]) -> int:
     """Do what the arguments say; 1 when a test failed."""
     data = json.loads(DATA.read_text()) if DATA.exists() else {}
@@ -198,8 +241,14 @@ def main(arguments: Sequence[str]) -> int:
         added = json.loads(Path(arguments[arguments.index("--run") + 1]).read_text())
         data["runs"] = [*data.get("runs", []), added]
     elif "--page" not in arguments:
-        seconds = float(arguments[arguments.index("--seconds") + 1]) if "--seconds" in arguments else 3600.0
-        data = {**run_all(seconds), "runs": data.get("runs", [])}
+        found = run_all(float(_given(arguments, "--seconds") or 3600), _given(arguments, "--only"))
+        if "--only" in arguments:
+            found["seconds"] += data["seconds"]
+            found["tests"] = dict(sorted({**data["tests"], **found["tests"]}.items()))
+        data = {**found, "runs": data.get("runs", [])}
+    data["tests"] = {
+        node: result for node, result in data["tests"].items() if any(_belongs(node, test) for test in wanted())
+    }
     DATA.write_text(json.dumps(data, indent=1) + "\n")
     PAGE.write_text(page(data))
     return 0 if all(result["passed"] for result in data["tests"].values()) else 1
