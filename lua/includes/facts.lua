@@ -58,10 +58,10 @@ local function seen_by_parent(parent_key, child)
   local p = parent_key and parent_of(parent_key)
   if not p then return {} end
   local recorded = look(0, 'HEXISTS', p.processed, child) == 1 or look(0, 'HEXISTS', p.ignored, child) == 1
-    or type(look(false, 'ZSCORE', p.unsuccessful, child)) == 'string'
+    or look(false, 'ZSCORE', p.unsuccessful, child)
   return {
     type_of(p.key), look(0, 'SISMEMBER', p.dependencies, child),
-    type(look(false, 'ZSCORE', p.waiting, p.id)) == 'string' and 1 or 0, recorded and 1 or 0,
+    look(false, 'ZSCORE', p.waiting, p.id) and 1 or 0, recorded and 1 or 0,
     look(false, 'HGET', p.key, 'timestamp') or '',
   }
 end
@@ -105,7 +105,7 @@ local function dedup_facts(prefix, dedup_id)
   local owner = look(false, 'GET', key) or ''
   local ended = look(false, 'ZSCORE', prefix .. 'completed', owner) or look(false, 'ZSCORE', prefix .. 'failed', owner)
   return {
-    type_of(key), type_of(prefix .. 'dn:' .. dedup_id), owner, look(-2, 'PTTL', key) == -1 and 1 or 0,
+    type_of(key), type_of(prefix .. 'dn:' .. dedup_id), owner, look(nil, 'PTTL', key) == -1 and 1 or 0,
     type_of(prefix .. owner), ended and 1 or 0, look(false, 'HGET', prefix .. owner, 'deid') or '',
   }, 0, 0
 end
@@ -132,7 +132,7 @@ local function marker_facts(prefix)
   local known, meta = pcall(read_meta, q)
   local open = known and not is_closed(q, meta)
   if open then
-    local used, left = whole(look(false, 'GET', q.limiter) or 0) or 0, look(-2, 'PTTL', q.limiter)
+    local used, left = whole(look(nil, 'GET', q.limiter)) or 0, look(0, 'PTTL', q.limiter)
     open = left <= 0 or used < (meta.max or 9007199254740991)
   end
   local due = look({}, 'ZRANGE', prefix .. 'delayed', 0, 0, 'WITHSCORES')
@@ -160,7 +160,7 @@ end
 -- The limiter: {type, it never ends}.
 local function limiter_facts(prefix)
   local key = prefix .. 'limiter'
-  return { type_of(key), look(-2, 'PTTL', key) == -1 and 1 or 0 }, 0, 0
+  return { type_of(key), look(nil, 'PTTL', key) == -1 and 1 or 0 }, 0, 0
 end
 
 -- The limits of the queue, as `meta` has them.
@@ -172,8 +172,8 @@ end
 
 -- The stream: {how many events are above twice its cap}.
 local function stream_facts(prefix)
-  local cap = whole(look(false, 'HGET', prefix .. 'meta', 'opts.maxLenEvents') or 10000) or 10000
-  return { math.max(0, look(0, 'XLEN', prefix .. 'events') - 2 * cap - 1000) > 0 and 1 or 0 }, 0, 0
+  local cap = whole(look(nil, 'HGET', prefix .. 'meta', 'opts.maxLenEvents')) or 10000
+  return { look(0, 'XLEN', prefix .. 'events') > 2 * cap + 1000 and 1 or 0 }, 0, 0
 end
 
 -- A finished set: {ids above `count`, ids older than `age`, each 1 or 0}; the limits come as "count age", empty for none.

@@ -26,7 +26,7 @@ end
 -- once more, to say why.
 local function refusal_from(q, look, i, run, set)
   local h = read_job('HMGET', q.prefix .. run.id, 'ats', 'atm', 'defa', 'priority', 'parentKey', 'parent', 'deid')
-  if h and h[1] and h[1] == run.ats and look.held[i] == run.token then
+  if h and h[1] == run.ats and look.held[i] == run.token then
     if look.at[run.id] or (not look.active and redis.call('LPOS', q.active, run.id, 'RANK', -1)) then return 0, h end
   end
   return finish_refusal(q, run, set)

@@ -16,12 +16,12 @@ local function waits_for_this_only(p, child)
 end
 
 -- Deletes a job that stands in no key any more, or is about to leave it, and settles its edge. `hard`: a waiting
--- parent of the same queue that has no other child goes with it, and so on up (drain, clean, obliterate).
--- `dedup`: its deduplication id is free again. `take_out`: takes its id out of the key where it stands, right after
--- its own keys are gone; without it the caller does.
+-- parent of the same queue that has no other child goes with it, and so on up, a thousand in all (drain, clean,
+-- obliterate). `dedup`: its deduplication id is free again. `take_out`: takes its id out of the key where it stands,
+-- right after its own keys are gone; without it the caller does.
 local function remove_job(prefix, id, now, hard, dedup, take_out)
-  local job = prefix .. id
-  for step = 1, 1000 do
+  local job, most = prefix .. id, 1000
+  for step = 1, most do
     local h = read_job('HMGET', job, 'parentKey', 'deid') or {}
     if dedup then release_dedup(prefix, string.sub(job, #prefix + 1), h[2]) end
     drop_job(job)
@@ -32,7 +32,7 @@ local function remove_job(prefix, id, now, hard, dedup, take_out)
     end
     local p = h[1] and parent_of(h[1])
     if not p then return end
-    if not hard or p.prefix ~= prefix or not waits_for_this_only(p, job) then
+    if not hard or step == most or p.prefix ~= prefix or not waits_for_this_only(p, job) then
       return settle_edge(settle_gone, h[1], job, now)
     end
     job = p.key

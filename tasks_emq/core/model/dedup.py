@@ -40,7 +40,8 @@ def answer_duplicate(q: Queue, add: Add, verdict: Verdict) -> list[object]:
     if verdict.stays == "hold":
         q.keys.delete(f"{q.prefix}dn:{add.deid}")
         held = q.keys.hash(f"{q.prefix}dn:{add.deid}")
-        held |= {"name": add.name, add.kind: add.payload, "opts": to_json(add.opts), "jid": add.id}
+        held |= {"name": add.name, add.kind: add.payload, "opts": to_json(add.opts)}
+        held |= {"jid": add.id} if add.id else {}
         q.keys.expiries.pop(key, None)
     elif verdict.stays == "drop" and add.dedup.get("extend") and ttl is not None:
         q.keys.expire(key, ttl)
@@ -72,7 +73,8 @@ def let_go(q: Queue, job_id: str, dedup_id: str, now: int) -> None:
     left = q.keys.ttl(key)
     owned = left == 0 or (left == -1 and q.keys.get(key) == job_id)
     held = dict(q.keys.hash(held_key))
-    if not held or ("jid" in held and q.has(held["jid"])):
+    new_id = (held.get("jid") or str(q.keys.increase(f"{q.prefix}id"))) if held else ""
+    if not new_id or q.has(new_id):
         if owned:
             q.keys.delete(key)
         q.keys.delete(held_key)
@@ -81,7 +83,6 @@ def let_go(q: Queue, job_id: str, dedup_id: str, now: int) -> None:
     given = opts.get("de")
     dedup: dict[str, Any] = given if isinstance(given, dict) else {}
     kind = "args" if "args" in held else "data"
-    new_id = held.get("jid") or str(q.keys.increase(f"{q.prefix}id"))
     add = Add(new_id, held.get("name", ""), held.get(kind, ""), kind, opts, deid=dedup_id)
     ready = enqueue(q, add, now)
     ttl = whole(dedup.get("ttl"))

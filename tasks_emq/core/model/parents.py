@@ -14,6 +14,8 @@ from tasks_emq.core.model.wire import from_json, whole
 P = ParamSpec("P")
 
 _POLICIES = ("fpof", "cpof", "idof", "rdof")
+#: Jobs that go together in one call, each the only child of the next. Source: design T7
+_LEVELS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +160,7 @@ def remove_job(q: Queue, job_id: str, now: int, *, hard: bool, dedup: bool) -> N
         hard: a waiting parent of the same queue that has no other child goes with it, and so on up.
         dedup: its deduplication id is free again.
     """
-    while True:
+    for step in range(1, _LEVELS + 1):
         job = q.job(job_id)
         parent_key, dedup_id = job.get("parentKey"), job.get("deid")
         if dedup:
@@ -168,7 +170,7 @@ def remove_job(q: Queue, job_id: str, now: int, *, hard: bool, dedup: bool) -> N
             return
         parent, child = Parent.of(q.keys, parent_key), q.prefix + job_id
         last = parent.open == {child} and parent.id in parent.queue.waiting_children
-        if not hard or parent.queue.prefix != q.prefix or not last:
+        if not hard or step == _LEVELS or parent.queue.prefix != q.prefix or not last:
             settle(parent.gone, child, now)
             return
         job_id = parent.id

@@ -239,7 +239,7 @@ def _iteration(sid: str, record: Record, slot: int, count: int, now: int) -> Add
     """The iteration of a slot, to be enqueued: the record's template and what other clients look for."""
     opts = from_json(record.opts)
     opts |= {"jobId": _iteration_id(sid, slot), "delay": max(0, slot - now), "timestamp": now, "repeatJobKey": sid}
-    if record.pattern:
+    if record.pattern is not None:
         opts["prevMillis"] = slot
     names = ("every", "pattern", "tz", "limit", "startDate", "endDate", "offset")
     opts["repeat"] = {"count": count} | {name: getattr(record, name) for name in names}
