@@ -98,6 +98,7 @@ end
 -- A child that has ended runs again: a parent that it failed, or that still waits, waits for it once more
 -- (protocol §4.5). One that runs or has completed goes on without.
 local function reopen_edge(p, child)
+  read('SCARD', p.dependencies)
   if read('HLEN', p.key) == 0 then return end
   local fatal = read('ZSCORE', p.unsuccessful, child)
   local settled = read('HEXISTS', p.ignored, child) + read('HEXISTS', p.processed, child) > 0
