@@ -103,12 +103,17 @@ def test_an_error_at_each_command_loses_nothing(kit: Kit, make: Callable[[Kit], 
 
 
 @pytest.mark.parametrize(
-    "args",
-    [("job", "a"), ("nothing", "a", ""), ("counter", "id", "x")],
+    ("args", "message"),
+    [
+        (("job", "a"), "kind, name and more"),
+        (("nothing", "a", ""), "no such kind of thing"),
+        (("counter", "id", "x"), "the least of a counter is a whole number"),
+        (("counter", "id", "-1"), "the least of a counter is a whole number"),
+    ],
 )
-def test_what_is_asked_for_badly_is_refused(kit: Kit, args: tuple[str, ...]) -> None:
+def test_what_is_asked_for_badly_is_refused(kit: Kit, args: tuple[str, ...], message: str) -> None:
     call = doctor.get_facts(kit.keys, [], None)
-    with pytest.raises(redis.exceptions.ResponseError):
+    with pytest.raises(redis.exceptions.ResponseError, match=message):
         kit.client.execute_command(*call.words_in_full, *args)
 
 

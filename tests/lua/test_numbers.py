@@ -165,10 +165,6 @@ def test_the_cap_of_events_is_stored_once(kit: Kit, cap: str | None, kept: str) 
 # -- batches ----------------------------------------------------------------------------------------------------
 
 
-def commands_on(kit: Kit, call: Call[Any], key: str) -> list[str]:
-    return [step.command for step in steps_of(kit, call) if step.key == key]
-
-
 @pytest.mark.parametrize("more", [0, 6, 7])
 def test_how_a_batch_looks_for_its_runs(kit: Kit, more: int) -> None:
     """In one pass over `active`, while that has at most four times as many; else each by itself. Each job once."""
@@ -194,6 +190,25 @@ def test_how_a_batch_looks_for_its_runs(kit: Kit, more: int) -> None:
     assert [step.words[1:] for step in steps if step.command == "EXISTS"] == [
         ("j0:dependencies", "j0:unsuccessful", "j1:dependencies", "j1:unsuccessful")
     ]
+
+
+def test_what_a_batch_asks_for_one_run(kit: Kit) -> None:
+    job = kit.running("a")
+    steps = steps_of(kit, runs.finish_many(kit.keys, [ended(job)], None, KEEP_ALL, ts_ms=T0))
+    assert [step.command for step in steps if step.key in ("a", "a:lock")] == ["MGET", "HMGET", "HSET", "DEL"]
+
+
+def test_a_parent_in_a_batch_parts_it_in_two(kit: Kit) -> None:
+    """Those before it end together, and so do those after it; old events are trimmed once."""
+    for job_id in ("a", "b", "p", "c", "d"):
+        kit.add(job_id)
+    jobs = kit.fetch("T", 5).jobs
+    kit.client.sadd(kit.key("p:dependencies"), "x")
+    ends = [ended(job, failed=job.id == "p", value="r") for job in jobs]
+    steps = steps_of(kit, runs.finish_many(kit.keys, ends, None, KEEP_ALL, ts_ms=T0))
+    placed = [step.words[1::2] for step in steps if step.command == "ZADD"]
+    assert placed == [("completed", "a", "b"), ("failed", "p"), ("completed", "c", "d")]
+    assert [step.command for step in steps].count("XTRIM") == 1
 
 
 def test_a_batch_of_none(kit: Kit) -> None:
