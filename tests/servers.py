@@ -13,7 +13,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -72,6 +72,7 @@ class Server:
         args: tuple[str, ...],
         port: Callable[[], int] | None = None,
         sentinel_of: int | None = None,
+        tls: Mapping[str, object] | None = None,
     ) -> None:
         program = binary(kind)
         if program is None:
@@ -80,6 +81,7 @@ class Server:
         self.directory = Path(tempfile.mkdtemp(prefix="emq-"))  # short: a socket's path takes ~100 bytes
         self.socket = str(self.directory / "s.sock")
         self.port = (port or _free_port)() if tcp else None
+        self._tls = dict(tls or {})
         self._command = [program, *self._settings(), *args]
         if sentinel_of is not None:
             self._command = [program, self._sentinel_file(sentinel_of), "--sentinel"]
@@ -147,7 +149,7 @@ class Server:
 
     def _settings(self) -> list[str]:
         settings = {
-            "port": str(self.port or 0),
+            **self._port(),
             "bind": "127.0.0.1",
             "unixsocket": self.socket,
             "dir": str(self.directory),
@@ -159,11 +161,17 @@ class Server:
         }
         return [part for name, value in settings.items() for part in (f"--{name}", value)]
 
+    def _port(self) -> dict[str, str]:
+        if not self._tls:
+            return {"port": str(self.port or 0)}
+        return {"port": "0", "tls-port": str(self.port), **{name: str(value) for name, value in self._tls.items()}}
+
     def _sentinel_file(self, master: int) -> str:
         """A Sentinel rewrites its file, so each has one; it watches the service `main`."""
         path = self.directory / "sentinel.conf"
         path.write_text(
-            f"port {self.port}\nbind 127.0.0.1\nunixsocket {self.socket}\ndir {self.directory}\n"
+            "".join(f"{name} {value}\n" for name, value in self._port().items())
+            + f"bind 127.0.0.1\nunixsocket {self.socket}\ndir {self.directory}\n"
             f"sentinel monitor main 127.0.0.1 {master} 2\n"
             "sentinel down-after-milliseconds main 1000\nsentinel failover-timeout main 3000\n"
         )
@@ -214,6 +222,7 @@ def start(
     args: tuple[str, ...] = (),
     port: Callable[[], int] | None = None,
     sentinel_of: int | None = None,
+    tls: Mapping[str, object] | None = None,
 ) -> Server:
     """Start a private server and wait until it answers; the caller closes it, or uses it in a `with`.
 
@@ -223,10 +232,11 @@ def start(
         args: more settings, which win over ours: `("--appendonly", "yes")`.
         port: finds the port to listen on.
         sentinel_of: it is a Sentinel, and watches the master on this port.
+        tls: its port speaks TLS, with these settings; its unix socket does not.
     """
 
     def once() -> Server:
-        return Server(kind, tcp=tcp, args=args, port=port, sentinel_of=sentinel_of)
+        return Server(kind, tcp=tcp, args=args, port=port, sentinel_of=sentinel_of, tls=tls)
 
     for _ in range(4 if tcp else 0):  # another process may take the free port first
         with contextlib.suppress(PortTaken):

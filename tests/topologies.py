@@ -11,7 +11,7 @@ import random
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +26,7 @@ from waiting import eventually
 NODE_TIMEOUT_MS = 1000
 _MASTERS = 3
 _SLOTS = 16384
+_SETTINGS: dict[str, Any] = {"protocol": 2, "socket_timeout": 5, "retry": Retry(NoBackoff(), 0)}
 
 
 @dataclass
@@ -36,8 +37,12 @@ class Process:
     port: int
 
     def __call__(self, *words: Any) -> Any:
-        with plain(self.port) as client:
+        with self.client() as client:
             return client.execute_command(*words)
+
+    def client(self) -> redis.Redis:
+        """A plain client; by the unix socket, so that it needs no certificate."""
+        return redis.Redis(unix_socket_path=self.server.socket, **_SETTINGS)
 
     def freeze(self) -> None:
         os.kill(self.server.pid, signal.SIGSTOP)
@@ -83,7 +88,7 @@ class Topology:
 
     def client(self, key: str = "emq:{default}:wait") -> redis.Redis:
         """A plain client of the master that serves a key now."""
-        return plain(self.master_of(key).port)
+        return self.master_of(key).client()
 
     def clear(self) -> None:
         """Delete every key."""
@@ -102,11 +107,11 @@ class Topology:
 
 def plain(port: int) -> redis.Redis:
     """A client that never sends anything twice."""
-    return redis.Redis(port=port, protocol=2, socket_timeout=5, retry=Retry(NoBackoff(), 0))
+    return redis.Redis(port=port, **_SETTINGS)
 
 
 def _is_followed(process: Process) -> bool:
-    with plain(process.port) as client:
+    with process.client() as client:
         told = client.info("replication")
     return bool(told["connected_slaves"]) and told["slave0"]["state"] == "online"
 
@@ -120,12 +125,19 @@ def single(kind: str) -> Iterator[Topology]:
 
 
 @contextlib.contextmanager
-def sentinel(kind: str, *, args: tuple[str, ...] = ()) -> Iterator[Topology]:
-    """A master, a replica, and three Sentinels that watch them as the service `main`."""
+def sentinel(
+    kind: str, *, args: tuple[str, ...] = (), tls: Mapping[str, object] | None = None
+) -> Iterator[Topology]:
+    """A master, a replica, and three Sentinels that watch them as the service `main`.
+
+    Args:
+        tls: settings by which all speak TLS, to each other too.
+    """
+    secured = _among_themselves(tls)
     with contextlib.ExitStack() as ends:
 
         def start(*more: str, **options: Any) -> Process:
-            server = ends.enter_context(servers.start(kind, tcp=True, args=more, **options))
+            server = ends.enter_context(servers.start(kind, tcp=True, args=more, tls=secured, **options))
             assert server.port is not None
             return Process(server, server.port)
 
@@ -133,10 +145,18 @@ def sentinel(kind: str, *, args: tuple[str, ...] = ()) -> Iterator[Topology]:
         replica = start("--repl-diskless-sync-delay", "0", "--replicaof", f"127.0.0.1 {master.port}", *args)
         watchers = [start(sentinel_of=master.port) for _ in range(3)]
         hosts = ",".join(f"127.0.0.1:{watcher.port}" for watcher in watchers)
-        made = Topology("sentinel", f"redis+sentinel://{hosts}/main/0", [master, replica], watchers)
+        made = Topology("sentinel", f"{_scheme(tls)}+sentinel://{hosts}/main/0", [master, replica], watchers)
         eventually(made.whole, timeout=20, every=0.05)
         eventually(lambda: all(_sees_all(watcher) for watcher in watchers), timeout=20, every=0.05)
         yield made
+
+
+def _among_themselves(tls: Mapping[str, object] | None) -> dict[str, object] | None:
+    return {**tls, "tls-replication": "yes", "tls-cluster": "yes"} if tls else None
+
+
+def _scheme(tls: Mapping[str, object] | None) -> str:
+    return "rediss" if tls else "redis"
 
 
 def _sees_all(watcher: Process) -> bool:
@@ -151,8 +171,15 @@ def _text(value: Any) -> str:
 
 
 @contextlib.contextmanager
-def cluster(kind: str, *, args: tuple[str, ...] = ()) -> Iterator[Topology]:
-    """Three masters with a replica each."""
+def cluster(
+    kind: str, *, args: tuple[str, ...] = (), tls: Mapping[str, object] | None = None
+) -> Iterator[Topology]:
+    """Three masters with a replica each.
+
+    Args:
+        tls: as for sentinel.
+    """
+    secured = _among_themselves(tls)
     with contextlib.ExitStack() as ends:
         settings = (
             "--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf",
@@ -161,7 +188,7 @@ def cluster(kind: str, *, args: tuple[str, ...] = ()) -> Iterator[Topology]:
         )  # fmt: skip
         nodes = []
         for _ in range(2 * _MASTERS):
-            server = ends.enter_context(servers.start(kind, tcp=True, args=settings, port=_bus_port))
+            server = ends.enter_context(servers.start(kind, tcp=True, args=settings, port=_bus_port, tls=secured))
             assert server.port is not None
             nodes.append(Process(server, server.port))
         masters, replicas = nodes[:_MASTERS], nodes[_MASTERS:]
@@ -177,7 +204,7 @@ def cluster(kind: str, *, args: tuple[str, ...] = ()) -> Iterator[Topology]:
             name = master("CLUSTER", "MYID")
             eventually(lambda: _replicates(replica, name), timeout=20, every=0.05)  # noqa: B023
         hosts = ",".join(f"127.0.0.1:{node.port}" for node in nodes[:2])
-        made = Topology("cluster", f"redis+cluster://{hosts}", nodes)
+        made = Topology("cluster", f"{_scheme(tls)}+cluster://{hosts}", nodes)
         eventually(made.whole, timeout=30, every=0.1)
         yield made
 

@@ -22,7 +22,7 @@ from tasks_emq.core.keys import user_id
 from tasks_emq.core.replies import texts
 from tasks_emq.errors import BrokerError, ConfigError, EmqError, NotReplicated, OutcomeUnknown
 from tasks_emq.io.connect import Server, is_transient, refused
-from tasks_emq.io.routing import key_of, slot_of
+from tasks_emq.io.routing import guarded, key_of, slot_of
 from tasks_emq.io.steps import Commands, LostReply, Pause, Send, Steps, Work
 
 log = logging.getLogger("tasks_emq.connect")
@@ -93,7 +93,7 @@ def _exchange(requests: Sequence[Request[Any]], server: Server, patience: Patien
         again: list[int] = []
         unknown: list[int] = []
         try:
-            replies = yield from _ask([_words(requests[i], in_full) for i in todo], key, server, left)
+            replies = yield from _ask([_words(requests[i], in_full, server) for i in todo], key, server, left)
         except LostReply as lost:
             trouble, replies = lost, lost.replies
             for i in todo[len(replies) :]:
@@ -157,7 +157,7 @@ def exchange_atomically(
         loads = [] if in_full else _load_commands(calls, range(len(calls)))
         left = patience.total_s - (monotonic() - started)
         after = _after(guarantee, key, left)
-        commands = [("MULTI",), *loads, *(_words(call, in_full) for call in calls), ("EXEC",), *after]
+        commands = [("MULTI",), *loads, *(_words(call, in_full, server) for call in calls), ("EXEC",), *after]
         try:
             replies = yield from _ask(commands, key, server, left, whole=True)
         except LostReply as lost:
@@ -215,7 +215,7 @@ def exchange_durably(
                     answers[i] = _gone(server, trouble, tries, monotonic() - started, maybe_done)
             return _secured(answers, [trouble], guarantee, server)
         loads = _load_commands(calls, todo) if missing == 1 else []
-        commands = [*loads, *(_words(calls[i], in_full) for i in todo), *_after(guarantee, key, left)]
+        commands = [*loads, *(_words(calls[i], in_full, server) for i in todo), *_after(guarantee, key, left)]
         try:
             replies = yield from _ask(commands, key, server, left)
         except LostReply as lost:
@@ -323,8 +323,11 @@ def packed(commands: Sequence[Sequence[Word]]) -> list[bytes]:
     return [b"".join([hiredis.pack_command(tuple(words)) for words in commands])]  # type: ignore[arg-type]
 
 
-def _words(request: Request[Any], in_full: bool) -> Sequence[Word]:
-    return request.words_in_full if in_full and isinstance(request, Call) else request.words
+def _words(request: Request[Any], in_full: bool, server: Server) -> Sequence[Word]:
+    if not isinstance(request, Call):
+        return request.words
+    words = request.words_in_full if in_full else request.words
+    return guarded(words) if server.is_cluster else words
 
 
 def _load_commands(requests: Sequence[Request[Any]], which: Sequence[int]) -> list[tuple[str, ...]]:

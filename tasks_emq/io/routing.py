@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 
 import redis
 
-from tasks_emq.core.calls import Call, Request
+from tasks_emq.core.calls import Call, Request, Word
 from tasks_emq.io.address import Node
 from tasks_emq.io.steps import Commands, LostReply, Send, Steps, Work
 
@@ -269,6 +269,21 @@ def slot_of(key: str) -> int:
     start = key.find("{")
     end = key.find("}", start + 1)
     return crc_hqx((key[start + 1 : end] if start >= 0 and end > start + 1 else key).encode(), 0) % _SLOTS
+
+
+def guarded(words: Sequence[Word]) -> tuple[Word, ...]:
+    """A script's command with one key more, of the same slot, which never exists: for a Cluster.
+
+    A script makes many names of keys itself, and while their slot moves the server refuses one that is not there:
+    in the middle, after other writes. Because of this key it refuses the whole script before it starts (TRYAGAIN,
+    or ASK when none of the keys is there). No script looks at it.
+
+    >>> guarded(("EVALSHA", "sha", 1, "emq:{emails}:wait", "argument"))
+    ('EVALSHA', 'sha', 2, 'emq:{emails}:wait', 'emq:{emails}:', 'argument')
+    """
+    count, first = int(words[2]), str(words[3])
+    guard = first[: first.index("}") + 2]
+    return (*words[:2], count + 1, *words[3 : 3 + count], guard, *words[3 + count :])
 
 
 def _is_no_master(reply: object) -> bool:

@@ -19,11 +19,21 @@ from redis.exceptions import (
 )
 
 from tasks_emq.core.calls import Call, Command
+from tasks_emq.core.durability import Guarantee
 from tasks_emq.core.scripts import Script
 from tasks_emq.errors import BrokerError, JobNotFound, OutcomeUnknown, QueueFull
 from tasks_emq.io import exchange as exchanges
 from tasks_emq.io.connect import Server
-from tasks_emq.io.exchange import LostReply, Patience, Pause, Send, exchange, exchange_atomically, packed
+from tasks_emq.io.exchange import (
+    LostReply,
+    Patience,
+    Pause,
+    Send,
+    exchange,
+    exchange_atomically,
+    exchange_durably,
+    packed,
+)
 
 SERVER = Server.of("redis://:secret@host:1/0", connect_timeout_s=1.0)
 PATIENCE = Patience(2.0)
@@ -439,3 +449,20 @@ def test_a_pipeline_is_one_piece_of_bytes():
     assert reader.gets() == [b"SET", "clé".encode(), b"\x00\xff", b"1", b"1.5"]
     assert reader.gets() == [b"TIME"]
     assert reader.gets() is False
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda server: exchange([call()], server, PATIENCE),
+        lambda server: exchange_atomically([call()], server, PATIENCE),
+        lambda server: exchange_durably([call()], server, PATIENCE, Guarantee("replica")),
+    ],
+)
+def test_on_a_cluster_a_script_names_a_key_that_never_exists(ask: Any) -> None:
+    """So that it is refused whole while its slot moves (tests/lua/test_moving_slots.py)."""
+    steps = ask(Server.of("redis+cluster://host:1"))
+    assert next(steps).commands == [("CLUSTER", "SLOTS")]
+    commands = steps.send([[[0, 16383, [b"host", 1]]]]).commands
+    (words,) = [words for words in commands if words[0] == "EVALSHA"]
+    assert words == ("EVALSHA", "sha-of-add", 2, "emq:{q}:wait", "emq:{q}:", "add-arg")
