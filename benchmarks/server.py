@@ -10,6 +10,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -39,33 +40,42 @@ class Server:
     """A server without persistence, so that no peer pays for a disk; ends with the `with` block or with us.
 
     Args:
-        kind: `valkey` or `redis`.
+        kind: `valkey` or `redis`. settings: where they differ from ours. environment: variables on top of ours.
 
     Raises:
         RuntimeError: it is not installed or does not start.
     """
 
-    def __init__(self, kind: str) -> None:
+    def __init__(
+        self, kind: str, settings: Mapping[str, object] | None = None, environment: Mapping[str, str] | None = None
+    ) -> None:
         program = binary(kind)
         if program is None:
             raise RuntimeError(f"no {kind} server here")
         self.directory = Path(tempfile.mkdtemp(prefix="emq-bench-"))
         self.port = _free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
-        settings = {
+        fixed = {
             "port": self.port, "bind": "127.0.0.1", "dir": self.directory, "daemonize": "no", "save": "",
             "appendonly": "no", "maxmemory-policy": "noeviction",
         }  # fmt: skip
-        argv = [program, *(str(part) for name, value in settings.items() for part in (f"--{name}", value))]
+        every = {**fixed, **(settings or {})}
+        self._argv = [program, *(str(part) for name, value in every.items() for part in (f"--{name}", value))]
+        self._environment = {**os.environ, **(environment or {})}
+        self.client = redis.Redis(port=self.port, protocol=2, socket_timeout=30, retry=Retry(NoBackoff(), 0))
+        self.start()
+
+    def start(self) -> None:
+        """Start it, again after a `kill`; returns when it answers and has read its data."""
         with (self.directory / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
+                self._argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                env=self._environment,
+            )  # fmt: skip
         self._watcher = subprocess.Popen(
             ["/bin/sh", "-c", _WATCH, "sh", str(self._process.pid), str(self.directory)],
             stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
-        self.client = redis.Redis(port=self.port, protocol=2, socket_timeout=30, retry=Retry(NoBackoff(), 0))
         self._wait_until_ready()
 
     def _wait_until_ready(self) -> None:
@@ -104,15 +114,19 @@ class Server:
         """Forget all data, and free it now: a later free would be taken for memory that a job saves."""
         self.client.execute_command("FLUSHALL", "SYNC")
 
-    def close(self) -> None:
-        """End it and remove its directory."""
-        self.client.close()
+    def kill(self) -> None:
+        """End it with SIGKILL; its directory stays."""
         self._watcher.kill()  # first: once the server is reaped, its pid may be another process's
         self._watcher.wait(timeout=_START_S)
         if self._watcher.stdin:
             self._watcher.stdin.close()
         self._process.kill()
         self._process.wait(timeout=_START_S)
+
+    def close(self) -> None:
+        """End it and remove its directory."""
+        self.client.close()
+        self.kill()
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def __enter__(self) -> Server:
