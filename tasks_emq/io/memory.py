@@ -76,8 +76,10 @@ class Memory:
             try:
                 replies = self._answer(commands)
                 if replies == [None]:
+                    # Not wait_for, which in Python 3.11 loses a cancellation that meets the wake-up.
                     with suppress(TimeoutError):
-                        await asyncio.wait_for(changed.wait(), left)
+                        async with asyncio.timeout(left):
+                            await changed.wait()
             finally:
                 self._sleepers.discard(wake)
             until = _deadline(commands, replies) and until

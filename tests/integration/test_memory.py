@@ -9,7 +9,7 @@ import pytest
 from consuming import consuming
 
 from tasks_emq import App, ConfigError, JobFailed, Queue, QueueFull, Retry
-from tasks_emq.io.memory import named
+from tasks_emq.io.memory import Memory, named
 
 _names = itertools.count()
 
@@ -95,3 +95,22 @@ def test_two_names_are_two_servers(app):
 def test_a_wrong_url(url):
     with pytest.raises(ConfigError, match="memory://name"):
         App(url)
+
+
+@pytest.mark.parametrize("steps", range(6))
+def test_a_cancellation_that_meets_the_wake_up_is_not_lost(steps):
+    """Else a consumer that stops while its queue changes would never end."""
+
+    async def cancelled() -> bool:
+        server = Memory()
+        sleeping = asyncio.create_task(server.asend([("BZPOPMIN", "marker", "60")]))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        server.send([("ZADD", "other", 0, "x")])
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        sleeping.cancel()
+        await asyncio.wait([sleeping], timeout=5)
+        return sleeping.cancelled()
+
+    assert asyncio.run(cancelled())
