@@ -41,7 +41,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 
 class EmqError(Exception):
@@ -272,11 +272,21 @@ class WaitForChildren(Steering):
     """Put the job aside until the children that it has are done, and run it again then; no attempt is counted."""
 
 
-class RateLimited(Steering):
-    """Put the job back at the head and start nothing on this queue for `seconds`; no attempt is counted."""
+#: For so long a queue may be held up, s: what is longer is taken for ms or a slip.
+_LONGEST_S: Final = 10 * 365 * 24 * 3600.0
 
-    def __init__(self, seconds: float) -> None:
-        if seconds <= 0:
-            raise ConfigError(f"RateLimited needs a time above 0 seconds, not {seconds!r}")
+
+class RateLimited(Steering):
+    """Put the job back at the head and start nothing on this queue for `seconds`; no attempt is counted.
+
+    Args:
+        seconds: a number above 0, or a timedelta.
+    """
+
+    def __init__(self, seconds: float | timedelta) -> None:
+        if isinstance(seconds, timedelta):
+            seconds = seconds.total_seconds()
+        if not isinstance(seconds, (int, float)) or not 0 < seconds <= _LONGEST_S:
+            raise ConfigError(f"RateLimited needs a time above 0 seconds, at most ten years, not {seconds!r}")
         super().__init__(seconds)
         self.seconds = seconds

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import warnings
 from concurrent.futures import TimeoutError as FutureTimeout
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from tasks_emq.core import calls, reading
@@ -13,6 +14,7 @@ from tasks_emq.core.calls import Flow
 from tasks_emq.core.codec import codec_of
 from tasks_emq.core.job import JobData, json_field, text
 from tasks_emq.core.keys import user_id
+from tasks_emq.core.options import patience
 from tasks_emq.core.reading_replies import ChildrenCounts
 from tasks_emq.core.replies import Ending
 from tasks_emq.core.states import State
@@ -135,18 +137,20 @@ class Job(JobControl, Generic[R]):
         (found,) = [tree async for tree in self._app.aclient.stream(self._tree())]
         return found
 
-    def result(self, timeout: float | None = None) -> R:
+    def result(self, timeout: float | timedelta | None = None) -> R:
         """Wait until the job has ended, and give what the task returned.
 
         Args:
-            timeout: seconds; None waits for ever, 0 only looks.
+            timeout: seconds or a timedelta; None waits for ever, 0 only looks.
 
         Raises:
+            ConfigError: the timeout is no time.
             JobFailed: it ended in `failed`. JobTimeout: it has not ended in time; it goes on.
             JobNotFound: it was removed or never added. BrokerError: the server could not be reached in time.
 
         Script: isFinished-3
         """
+        timeout = patience(timeout)
         self._warn(timeout)
         wire = self._app.client.drive(self._locate())
         future = None if timeout == 0 else self._app.listener(self.queue).watch(wire)
@@ -161,15 +165,17 @@ class Job(JobControl, Generic[R]):
                 self._app.listener(self.queue).forget(wire, future)
         return self._value(ending, timeout)
 
-    async def aresult(self, timeout: float | None = None) -> R:
+    async def aresult(self, timeout: float | timedelta | None = None) -> R:
         """`result`, awaited."""
+        timeout = patience(timeout)
         self._warn(timeout)
         wire = await self._app.aclient.drive(self._locate())
         future = None if timeout == 0 else self._app.listener(self.queue).watch(wire)
         try:
             ending = await self._app.aclient.drive(self._first_look(wire, timeout))
             if ending is None and future:
-                ending = await asyncio.wait_for(asyncio.wrap_future(future), timeout)
+                async with asyncio.timeout(timeout):
+                    ending = await asyncio.wrap_future(future)
         except (TimeoutError, FutureTimeout):
             ending = None
         finally:
@@ -206,7 +212,7 @@ class Job(JobControl, Generic[R]):
 
     def _value(self, ending: Ending | None, timeout: float | None) -> R:
         if ending is None:
-            raise JobTimeout(f"job {self.id} has not ended within {timeout} s; it goes on", job_id=self.id)
+            raise JobTimeout(f"job {self.id} has not ended within {timeout:g} s; it goes on", job_id=self.id)
         if not ending.completed:
             raise failure(self.id, ending)
         codec = codec_of(ending.fields)

@@ -9,8 +9,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Generic, TypeAlias, TypeVar, overload
 
+from tasks_emq.core.options import patience
 from tasks_emq.errors import ConfigError
 from tasks_emq.job import Job
 from tasks_emq.planning import Addition
@@ -53,22 +55,27 @@ class GroupResult(Sequence[Job[R_co]]):
     def __repr__(self) -> str:
         return f"<GroupResult of {len(self._jobs)} jobs>"
 
-    def results(self, timeout: float | None = None) -> list[R_co]:
+    def results(self, timeout: float | timedelta | None = None) -> list[R_co]:
         """What every job returned, in order.
 
         Args:
-            timeout: seconds for all together; None waits for ever.
+            timeout: seconds or a timedelta for all together; None waits for ever.
 
         Raises:
             as Job.result, for the first job in order that did not complete.
         """
-        end = None if timeout is None else time.monotonic() + timeout
+        end = _end(timeout)
         return [job.result(_left(end)) for job in self._jobs]
 
-    async def aresults(self, timeout: float | None = None) -> list[R_co]:
+    async def aresults(self, timeout: float | timedelta | None = None) -> list[R_co]:
         """`results`, awaited."""
-        end = None if timeout is None else time.monotonic() + timeout
+        end = _end(timeout)
         return [await job.aresult(_left(end)) for job in self._jobs]
+
+
+def _end(timeout: float | timedelta | None) -> float | None:
+    seconds = patience(timeout)
+    return None if seconds is None else time.monotonic() + seconds
 
 
 def _left(end: float | None) -> float | None:

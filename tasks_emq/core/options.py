@@ -36,6 +36,21 @@ def seconds(name: str, value: object) -> float:
     return float(value)
 
 
+def patience(timeout: object) -> float | None:
+    """How long a caller waits, in seconds: None is for ever, and a time that is over already is 0.
+
+    Raises:
+        ConfigError: as `seconds`.
+    """
+    if timeout is None:
+        return None
+    if isinstance(timeout, timedelta):
+        timeout = timeout.total_seconds()
+    if isinstance(timeout, (int, float)) and timeout < 0:
+        return 0.0
+    return seconds("timeout", timeout)
+
+
 def whole(name: str, value: object, low: int, high: int) -> int:
     """A whole number within bounds.
 

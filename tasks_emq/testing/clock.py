@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 from time import time
 from typing import Any
 
@@ -55,16 +56,16 @@ class Clock:
         """The time by this clock, ms since the epoch."""
         return int(time() * 1000) + self._ahead_ms
 
-    def advance(self, seconds: float) -> None:
+    def advance(self, seconds: float | timedelta) -> None:
         """Put the clock forward, and let run out what would have run out meanwhile.
 
         Args:
-            seconds: from 0 on.
+            seconds: from 0 on, or a timedelta.
 
         Raises:
             ValueError: a negative number.
         """
-        ms = round(seconds * 1000)
+        ms = round((seconds.total_seconds() if isinstance(seconds, timedelta) else seconds) * 1000)
         if ms < 0:
             raise ValueError(f"advance({seconds!r}): a clock goes forward only")
         self._ahead_ms += ms

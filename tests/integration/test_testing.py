@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from time import monotonic
 from typing import Any
 
@@ -65,6 +66,11 @@ def test_enqueued_or_not(emq_app):
         assert_enqueued(emq_app, work, 2)
     with pytest.raises(AssertionError, match=r"is enqueued: delayed"):
         refute_enqueued(emq_app, work)
+
+
+def test_a_clock_takes_a_timedelta(emq_clock: Clock):
+    emq_clock.advance(timedelta(hours=36))
+    assert emq_clock.ahead == 36 * HOUR
 
 
 @pytest.mark.parametrize("number", [1, 2])

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks_emq.core.options import MAX_PRIORITY, OPTION_NAMES, Deduplication, JobOptions, seconds, whole
+from tasks_emq.core.options import MAX_PRIORITY, OPTION_NAMES, Deduplication, JobOptions, patience, seconds, whole
 from tasks_emq.errors import ConfigError
 
 TEN_YEARS = 10 * 365 * 24 * 3600
@@ -26,6 +26,21 @@ class ZoneWithoutAnOffset(tzinfo):
 
 
 # -- numbers ------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [(None, None), (0, 0.0), (2, 2.0), (timedelta(minutes=1), 60.0), (-0.1, 0.0), (timedelta(seconds=-1), 0.0)],
+)
+def test_how_long_a_caller_waits(given, found):
+    """A time that is over already is none left: callers compute it from a deadline."""
+    assert patience(given) == found
+
+
+@pytest.mark.parametrize("given", ["5", True, math.nan, math.inf, 1e10, []])
+def test_a_timeout_that_is_no_time(given):
+    with pytest.raises(ConfigError, match=r"timeout="):
+        patience(given)
+
 
 
 @pytest.mark.parametrize(

@@ -135,6 +135,8 @@ def test_every_negative_code_is_an_error_of_its_own():
         (lambda: errors.Reschedule(), "exactly one of at= and delay="),
         (lambda: errors.RateLimited(0), "above 0 seconds"),
         (lambda: errors.RateLimited(-1), "above 0 seconds"),
+        (lambda: errors.RateLimited(1e12), "at most ten years"),
+        (lambda: errors.RateLimited("1m"), "above 0 seconds"),  # type: ignore[arg-type]
     ],
 )
 def test_a_signal_that_makes_no_sense_is_refused_where_it_is_made(make, message):
