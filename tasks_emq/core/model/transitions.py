@@ -81,7 +81,8 @@ A job's state is the key its id lives in. This page is drawn from the table in
 `tasks_emq/core/model/transitions.py`: `python -m tasks_emq.core.model.transitions > docs/states.md`. The tests
 hold every step of the scripts against it; one call may take several, e.g. promote a job and fetch it.
 
-Beside these arrows a job that is not running can be removed from any state (removeJob, clean, drain, obliterate).
+Beside these arrows a job that is not running can be removed from any state (removeJob, clean, drain, obliterate);
+`obliterate(force=True)` removes those that run too.
 
 ```mermaid
 stateDiagram-v2
