@@ -115,10 +115,12 @@ class JobContext:
             step: a signature of a task on this queue; it may have a delay, no custom id.
 
         Raises:
-            ConfigError: another queue, an option that cannot be held, or more than 100 jobs.
+            ConfigError: no signature, another queue, an option that cannot be held, or more than 100 jobs.
 
         Script: moveToFinished-14
         """
+        if not isinstance(step, Signature):
+            raise ConfigError(f"then() takes task.s(...), one step, not {step!r}")
         task, options = step.task, step.task.job_options
         if options.queue != self.queue:
             raise ConfigError(f"then(): {task.name} is on queue {options.queue!r}, this run is on {self.queue!r}")
@@ -199,7 +201,7 @@ class JobContext:
         except (TypeError, ValueError, RecursionError) as error:
             raise CannotSerialize("progress", value, f"is not JSON: {error}") from None
         if len(packed) > LOG_LINE_BYTES:
-            raise PayloadTooLarge("progress", size=len(packed), limit=LOG_LINE_BYTES)
+            raise PayloadTooLarge("progress", size=len(packed), limit=LOG_LINE_BYTES, rule="for each")
         keys = self._app.keys(self.queue)
         return runs.update_progress(keys, self._taken.id, packed, self._taken.token, self.fence)
 
@@ -212,7 +214,7 @@ class JobContext:
     def _log(self, line: str) -> Call[None]:
         text = line.encode("utf-8", "backslashreplace").decode()
         if len(text.encode()) > LOG_LINE_BYTES:
-            raise PayloadTooLarge("a log line", size=len(text.encode()), limit=LOG_LINE_BYTES)
+            raise PayloadTooLarge("a log line", size=len(text.encode()), limit=LOG_LINE_BYTES, rule="for each")
         keys = self._app.keys(self.queue)
         return runs.add_log(keys, self._taken.id, text, LOG_LINES, self._taken.token, self.fence)
 

@@ -73,10 +73,14 @@ class PayloadError(EmqError, ValueError):
 
 
 class PayloadTooLarge(PayloadError):
-    """The packed value is larger than the limit; both sizes are in bytes."""
+    """The packed value is larger than the limit; both sizes are in bytes.
 
-    def __init__(self, what: str, *, size: int, limit: int) -> None:
-        super().__init__(f"{what} takes {size:,} bytes, the limit is {limit:,} (max_payload)")
+    Args:
+        rule: what sets the limit.
+    """
+
+    def __init__(self, what: str, *, size: int, limit: int, rule: str = "max_payload") -> None:
+        super().__init__(f"{what} takes {size:,} bytes, the limit is {limit:,} ({rule})")
         self.size = size
         self.limit = limit
 

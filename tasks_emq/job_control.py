@@ -10,12 +10,12 @@ from tasks_emq.core import calls, control, control_flows
 from tasks_emq.core.calls import Command, Flow
 from tasks_emq.core.codec import codec_of
 from tasks_emq.core.flow import detach_child
-from tasks_emq.core.job import JobData
+from tasks_emq.core.job import JobData, json_field
 from tasks_emq.core.keys import lookup_ids
 from tasks_emq.core.options import MAX_PAYLOAD, MAX_PRIORITY, seconds, whole
 from tasks_emq.core.replies import refusal
 from tasks_emq.core.states import State
-from tasks_emq.errors import JobNotFound, JobNotInState, ParentNotFound
+from tasks_emq.errors import JobNotInState, ParentNotFound
 
 if TYPE_CHECKING:
     from tasks_emq.app import App
@@ -152,6 +152,8 @@ class JobControl:
     def update_arguments(self, /, *args: Any, **kwargs: Any) -> None:
         """Replace the arguments of a job that is not running; one that has ended gets them when it is retried.
 
+        Of a step of a workflow that waits for others: its own arguments, without the value that it gets from them.
+
         Raises:
             TypeError: they do not fit the function, where its task is known here.
             CannotSerialize, PayloadTooLarge: they cannot be stored.
@@ -183,10 +185,10 @@ class JobControl:
         keys = self._app.keys(self.queue)
         state: State = yield calls.get_state(keys, wire)
         if state not in ("completed", "failed"):
-            kind = JobNotFound if state == "unknown" else JobNotInState
-            code = -1 if state == "unknown" else -3
-            raise kind(
-                f"job {self.id} is {state}: only a job that has ended can be retried", job_id=self.id, code=code
+            if state == "unknown":
+                raise refusal(-1, wire)
+            raise JobNotInState(
+                f"job {self.id} is {state}: only a job that has ended can be retried", job_id=self.id, code=-3
             )
         data: JobData | None = yield calls.get_job(keys, wire)
         field = codec_of(data.fields if data else {}).result_field
@@ -240,10 +242,15 @@ def pack_arguments(
 ) -> tuple[bytes, str]:
     """Other arguments for a stored job, in its own codec, and the field that they go to.
 
+    A step that is fed by others keeps the place of their value, before these.
+
     Raises:
         TypeError, CannotSerialize, PayloadTooLarge: as Task.delay.
     """
     task, codec = app.registry.find(name), codec_of(fields)
+    opts = json_field(fields, b"opts", {})
+    if isinstance(opts, dict) and "flow" in opts:
+        args = (None, *args)
     if task is not None:
         task.binder.check(args, kwargs)
     limit = task.max_payload if task else MAX_PAYLOAD

@@ -12,7 +12,7 @@ from tasks_emq.core.durability import Guarantee
 from tasks_emq.core.flow import RELAY, Node, Shape, fed_by, leaf_of, tree_answers, tree_calls, under
 from tasks_emq.core.keys import QueueKeys, new_job_id
 from tasks_emq.core.replies import Added
-from tasks_emq.errors import ConfigError
+from tasks_emq.errors import ConfigError, PayloadTooLarge
 from tasks_emq.steps import Composite, OnFailure, Parallel, Series, Signature
 
 if TYPE_CHECKING:
@@ -74,10 +74,14 @@ class Planner:
 
     def __init__(self, elements: Sequence[Any], *, parent: str | None = None, queue: str | None = None) -> None:
         tasks = [task for step in elements for task in _tasks(step)]
-        apps = {id(task.app): task.app for task in tasks}
-        if len(apps) != 1:
-            raise ConfigError("a workflow needs tasks of exactly one app")
-        self.app: App = next(iter(apps.values()))
+        if not tasks:
+            raise ConfigError("a workflow needs at least one step that is no empty group")
+        self.app: App = tasks[0].app
+        other = next((task for task in tasks if task.app is not self.app), None)
+        if other:
+            raise ConfigError(
+                f"a workflow needs tasks of exactly one app; {tasks[0].name} and {other.name} are of two"
+            )
         queues = {task.job_options.queue for task in tasks} | ({queue} if queue else set())
         if len(queues) > 1 and self.app.server.is_cluster:
             raise ConfigError(
@@ -172,7 +176,11 @@ class Planner:
             return self._side_by_side(last.step, parent, policy, Given((value,)))
         rows = [self._relayed(node) for node in brought]
         codec = self.app.codec(keys.queue)
-        payload = codec.pack_call([rows], {}, limit=RELAY_PAYLOAD)
+        try:
+            payload = codec.pack_call([rows], {}, limit=RELAY_PAYLOAD)
+        except PayloadTooLarge as error:
+            told = "what the members of a group after a step are called with"
+            raise PayloadTooLarge(told, size=error.size, limit=error.limit, rule="for all of them") from None
         relay = NewJob(relay_id, RELAY, payload, codec.payload_field, {})
         self._raw[relay_id] = ([rows], {}, False)
         node = Node(keys, fed_by(relay, value), tuple(children), later=len(rows))

@@ -50,7 +50,7 @@ def planned(
         )
     job = task.new_job(args, kwargs)
     opts = {name: value for name, value in job.opts.items() if name not in _OWN_TO_A_JOB}
-    return Schedule(wire_id(schedule_id), timing, task.name, job.payload, job.field, opts, by)
+    return Schedule(wire_id(schedule_id, "schedule id"), timing, task.name, job.payload, job.field, opts, by)
 
 
 def declared(task: Task[..., Any]) -> Schedule | None:
@@ -89,6 +89,8 @@ class _Scheduling:
             args, kwargs, task = task.args, task.kwargs, task.task
         if not isinstance(task, Task):
             raise ConfigError(f"schedule {schedule_id!r} needs a task or task.s(...), not {task!r}")
+        if not isinstance(args, (tuple, list)):
+            raise ConfigError(f"schedule {schedule_id!r}: args={args!r}: a tuple or a list, e.g. (42,)")
         made = planned(schedule_id, task.options(queue=self.name), args, kwargs or {}, timing)
         wire = yield from scheduling.upsert(self._keys, made)
         return None if wire is None else Job(self.app, wire, self.name, task.name, binder=task.binder)

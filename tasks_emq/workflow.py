@@ -182,7 +182,12 @@ def chord(
 
     Args:
         header: a group, or its members. on_failure: as in chain.
+
+    Raises:
+        ConfigError: the header is neither. As group.
     """
+    if isinstance(header, (Signature, Series)) or not isinstance(header, Iterable | group):
+        raise ConfigError(f"the header of a chord is a group or a list of steps, not {header!r}")
     members = header if isinstance(header, group) else group(*header)
     return lambda body: chain(members, body, on_failure=on_failure)
 

@@ -211,7 +211,7 @@ def _limited(packed: bytes, what: str, limit: int) -> bytes:
 
 def _check_stored(raw: bytes, what: str) -> None:
     if len(raw) > MAX_STORED:
-        raise PayloadTooLarge(f"the stored {what}", size=len(raw), limit=MAX_STORED)
+        raise PayloadTooLarge(f"the stored {what}", size=len(raw), limit=MAX_STORED, rule="of what is read")
 
 
 def _shallow(value: object) -> object:

@@ -86,7 +86,7 @@ def under(node: Node, parent_key: str, policy: str) -> Node:
         ConfigError: it has a deduplication id: a parent cannot wait for a job that may not come into being.
     """
     if node.job.dedup_id:
-        raise ConfigError(f"{node.job.name}: a step of a workflow cannot have a deduplication id")
+        raise ConfigError(f"{node.job.name}: a step that another one waits for cannot have a deduplication id")
     base, _, parent_id = parent_key.rpartition(":")
     flag = POLICIES[policy]
     opts = {**node.job.opts, "parent": {"id": parent_id, "queue": base}, flag: True}

@@ -157,11 +157,11 @@ def check_id(what: str, value: str) -> str:
     return value
 
 
-def wire_id(job_id: str) -> str:
+def wire_id(job_id: str, what: str = "job id") -> str:
     """The form in which a user's job id goes into keys.
 
     Args:
-        job_id: any non-empty text up to 255 bytes of UTF-8 without control characters.
+        job_id: any non-empty text up to 255 bytes of UTF-8 without control characters. what: how messages call it.
 
     Returns:
         The id itself, or `%` and its percent-encoding where a key could not hold it: with a `:`, all digits,
@@ -176,8 +176,8 @@ def wire_id(job_id: str) -> str:
     ('%order%3A42', 'a b')
     """
     if not isinstance(job_id, str):
-        raise TypeError(f"a job id is a text, not {type(job_id).__name__}")
-    check_id("job id", job_id)
+        raise TypeError(f"a {what} is a text, not {type(job_id).__name__}")
+    check_id(what, job_id)
     if ":" in job_id or job_id.startswith("%") or job_id.isdecimal() or job_id in QUEUE_KEYS:
         return "%" + quote(job_id, safe=" ")
     return job_id
@@ -192,9 +192,9 @@ def user_id(wire: str) -> str:
     return unquote(wire[1:]) if wire.startswith("%") else wire
 
 
-def lookup_ids(job_id: str) -> tuple[str, ...]:
+def lookup_ids(job_id: str, what: str = "job id") -> tuple[str, ...]:
     """The wire forms to try when an id is looked up: encoded first, then as it is (a Node job's `17`)."""
-    encoded = wire_id(job_id)
+    encoded = wire_id(job_id, what)
     # A raw id with a colon could meet one of the queue's own keys; only schedule iterations have them.
     if encoded == job_id or (":" in job_id and not job_id.startswith("repeat:")) or job_id in QUEUE_KEYS:
         return (encoded,)

@@ -112,7 +112,7 @@ def upsert(keys: QueueKeys, schedule: Schedule) -> Flow[str | None]:
 
 def remove(keys: QueueKeys, schedule_id: str) -> Flow[bool]:
     """Remove the schedule of a user's id, as ours or as another client wrote it."""
-    for wire in lookup_ids(schedule_id):
+    for wire in lookup_ids(schedule_id, "schedule id"):
         removed: bool = yield remove_scheduler(keys, wire)
         if removed:
             return True

@@ -250,7 +250,7 @@ def test_bad_children(tasks: Tasks) -> None:
     with consuming(t.app):
         for which, reason in {
             "policy": "on_failure='stop'", "step": "a step of a workflow", "group": "no job of its own",
-            "none": "exactly one app",
+            "none": "at least one step",
         }.items():  # fmt: skip
             with pytest.raises(JobFailed, match=reason):
                 parent.delay(which).result(SOON)

@@ -11,7 +11,7 @@ from colours import ask, each_colour
 from consuming import Gate, Watch, consuming
 from waiting import eventually
 
-from tasks_emq import App, Job, Queue, Retry, current_job
+from tasks_emq import App, Job, Queue, Retry, chain, current_job
 from tasks_emq.consumer.consumer import Consumer
 from tasks_emq.errors import CannotSerialize, ConfigError, JobFailed, JobLocked, JobNotFound, JobNotInState
 
@@ -220,6 +220,28 @@ def test_other_arguments(app: App, colour: str) -> None:
     assert job.result(timeout=0) == "4 "
     with pytest.raises(JobNotFound):
         tell(colour, app, app.job("nobody"), "update_arguments", 1)
+
+
+@pytest.mark.parametrize("codec", ["msgpack", "json"])
+def test_other_arguments_of_a_step_that_is_fed(url: str, codec: str) -> None:
+    """Its own, as in `task.s(...)`: the value that it gets keeps its place, while it waits and for a new run."""
+    app = App(url, codec=codec)
+
+    @app.task(name="add")
+    async def add(a: int, b: int) -> int:
+        return a + b
+
+    job = chain(add.s(1, 2), add.s(10)).delay()
+    with pytest.raises(TypeError, match="too many positional arguments"):
+        job.update_arguments(3, 20)
+    job.update_arguments(20)
+    Consumer(app, burst=True).run()
+    assert job.result(timeout=0) == 23
+    job.update_arguments(b=30)
+    job.retry()
+    Consumer(app, burst=True).run()
+    assert job.result(timeout=0) == 33
+    app.close()
 
 
 def test_arguments_of_a_json_job_stay_json(url: str, watch: Watch) -> None:

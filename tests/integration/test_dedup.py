@@ -122,7 +122,7 @@ def test_where_it_cannot_be(app: App) -> None:
 
     with pytest.raises(ConfigError, match="delay_many: jobs with a deduplication id are added one by one"):
         work.delay_many([(1,)])
-    with pytest.raises(ConfigError, match="work: a step of a workflow cannot have a deduplication id"):
+    with pytest.raises(ConfigError, match="work: a step that another one waits for cannot have a dedup"):
         chain(work.s(1), plain.s()).delay()
 
 

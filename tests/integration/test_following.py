@@ -112,6 +112,9 @@ def test_what_cannot_follow(tasks: Tasks) -> None:
                 ctx.then(task.s(1, 1))
             except ConfigError as error:
                 reasons.append(str(error))
+        for step in (t.add, group(t.add.s(1, 1)), chain(t.add.s(1, 1))):
+            with pytest.raises(ConfigError, match=r"takes task\.s\(\.\.\.\), one step"):
+                ctx.then(step)  # type: ignore[arg-type]
         for _ in range(101):
             ctx.then(t.add.s(1, 1))
 

@@ -10,7 +10,7 @@ import pytest
 from consuming import consuming
 from waiting import eventually
 
-from tasks_emq import App, JobNotFound, Queue, Retention, Retry
+from tasks_emq import App, JobNotFound, Queue, Retention, Retry, chain
 from tasks_emq.testing import Clock, assert_enqueued, refute_enqueued, run_all
 
 HOUR = 3600.0
@@ -135,3 +135,14 @@ def test_a_schedule(emq_app, emq_clock: Clock):
 def test_a_clock_goes_forward_only(emq_clock: Clock):
     with pytest.raises(ValueError, match="forward only"):
         emq_clock.advance(-1)
+
+
+def test_enqueued_with_whatever_arguments(emq_app):
+    """Without arguments any job of the task will do, as `refute_enqueued` has it."""
+    with pytest.raises(AssertionError, match="is enqueued"):
+        assert_enqueued(emq_app, work)
+    job = chain(work.s(1), work.s(note="next")).delay()
+    assert assert_enqueued(emq_app, work, 1).id != job.id
+    job.remove(children=True)
+    late = work.options(delay=5).delay(1)
+    assert assert_enqueued(emq_app, work).id == late.id

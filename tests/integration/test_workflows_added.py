@@ -22,6 +22,7 @@ from tasks_emq import (
     Job,
     JobExists,
     OutcomeUnknown,
+    PayloadTooLarge,
     QueueFull,
     chain,
     chord,
@@ -174,7 +175,10 @@ def test_what_cannot_be_a_flow(tasks: Tasks, url: str, watch: Watch) -> None:
         (lambda: chain(t.add.s(1, 1), group(t.add.s(1))).delay(), "a chain cannot end with a group after a step"),
         (lambda: chain(group(t.add.s(1, 1))).delay(), "a group has no job of its own"),
         (lambda: group(group(t.add.s(1, 1))).delay(), "a group has no job of its own"),
-        (lambda: chain(t.add.s(1, 1), other.add.s(1)).delay(), "exactly one app"),
+        (lambda: chain(t.add.s(1, 1), other.add.s(1)).delay(), "exactly one app; add and add"),
+        (lambda: chain(group(), group()).delay(), "at least one step that is no empty group"),
+        (lambda: chord(t.add.s(1, 1))(t.show.s()), "the header of a chord is a group or a list"),  # type: ignore[arg-type]
+        (lambda: chord(5)(t.show.s()), "the header of a chord is a group or a list"),  # type: ignore[arg-type]
         (lambda: chain(m.add.options(queue="other").s(1, 1), m.show.s()).delay(), "one codec.*other: json"),
         (lambda: chain(t.add.s(1, 1), group(far_off.s(1)), t.show.s()).delay(), "must be on one queue"),
         (lambda: chain(t.add.options(job_id="x").s(1, 1), t.show.s()).delay(), "add: only the last step"),
@@ -189,6 +193,8 @@ def test_what_cannot_be_a_flow(tasks: Tasks, url: str, watch: Watch) -> None:
     c = Tasks.of(far_away)
     with pytest.raises(ConfigError, match="over the queues default, other cannot be added on a Cluster"):
         chain(c.add.options(queue="other").s(1, 1), c.add.s(1)).delay()
+    with pytest.raises(PayloadTooLarge, match=r"members of a group after a step .* \(for all of them\)"):
+        chain(t.add.s(1, 1), group([t.boom.s("x" * 250_000)] * 5), t.show.s()).delay()
     with pytest.raises(TypeError, match=r"add\(\): missing a required argument: 'b'"):
         chain(t.add.s(1), t.show.s()).delay()
     with pytest.raises(TypeError, match="too many positional arguments"):

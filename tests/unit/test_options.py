@@ -27,6 +27,7 @@ class ZoneWithoutAnOffset(tzinfo):
 
 # -- numbers ------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize(
     ("given", "found"),
     [(None, None), (0, 0.0), (2, 2.0), (timedelta(minutes=1), 60.0), (-0.1, 0.0), (timedelta(seconds=-1), 0.0)],
@@ -40,7 +41,6 @@ def test_how_long_a_caller_waits(given, found):
 def test_a_timeout_that_is_no_time(given):
     with pytest.raises(ConfigError, match=r"timeout="):
         patience(given)
-
 
 
 @pytest.mark.parametrize(

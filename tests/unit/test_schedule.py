@@ -155,6 +155,11 @@ def test_what_a_schedule_cannot_have(app):
         queue.schedule("s", t.function, every=5)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="too many"):
         queue.schedule("s", t, (1, 2), every=5)
-    with pytest.raises(ConfigError, match="job id ''"):
+    with pytest.raises(ConfigError, match="schedule id ''"):
         queue.schedule("", t, every=5)
+    with pytest.raises(TypeError, match="a schedule id is a text"):
+        queue.unschedule(5)  # type: ignore[arg-type]
+    for args in (5, "ab"):
+        with pytest.raises(ConfigError, match=r"schedule 's': args=.*a tuple or a list"):
+            queue.schedule("s", t, args, every=5)  # type: ignore[arg-type]
     assert planned("s", t, (1,), {}, Timing(every_ms=5)).opts == {}
