@@ -37,6 +37,7 @@ def everything(kit: Kit) -> None:
     kit.client.rpush(kit.key("active"), "ro")
     kit.drop("wo", "po", "do")
     kit.client.rpush(kit.key("w1:logs"), "one", "two")
+    kit.client.hset(kit.key("w1"), "failedReason", "E: once")
 
 
 IDS = (

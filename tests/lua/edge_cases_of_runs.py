@@ -101,6 +101,11 @@ for _priority in (1, 3):
         retry(), retry(lifo=True), put_off(then=NEXT),
         *(runs.hand_back(KEYS, "a", "T", 1, limit_ms=ms) for ms in (None, 0, 1_000_000)),
     )  # fmt: skip
+for _change in (
+    lambda kit: kit.client.hdel(kit.key("a"), "priority"),
+    lambda kit: kit.client.hset(kit.key("a"), "priority", "junk"),
+):
+    edge(alone(_change), retry(), runs.hand_back(KEYS, "a", "T", 1))
 for _stalls in (0, 1, 2, "junk"):
     edge(
         alone(lambda kit, stalls=_stalls: kit.client.hset(kit.key("a"), "stc", stalls)),

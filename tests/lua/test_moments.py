@@ -10,7 +10,7 @@ from edge_cases import KEYS
 from edge_cases_of_runs import stalled_pass
 from queue_kit import T0, Kit, new_job
 
-from tasks_emq.core import calls, control
+from tasks_emq.core import calls, control, runs
 from tasks_emq.core.calls import Call
 from tasks_emq.core.keys import QueueKeys
 
@@ -60,3 +60,12 @@ def test_when_a_parent_in_another_queue_is_due(kit: Kit, call: Call[Any]) -> Non
     kit.run(calls.pause(KEYS))
     kit.reply(call)
     assert kit.client.zrange(other.key("delayed"), 0, -1, withscores=True) == [(b"top", (T0 + 59) * 4096)]
+
+
+def test_the_shortest_limit(kit: Kit) -> None:
+    """One ms is a limit too; none is none."""
+    job = kit.running("a")
+    assert kit.reply(runs.hand_back(KEYS, "a", job.token, job.ats, limit_ms=1)) == 1
+    kit.drop("limiter")
+    job = kit.take("U")
+    assert kit.reply(runs.hand_back(KEYS, "a", job.token, job.ats, limit_ms=0)) == 0

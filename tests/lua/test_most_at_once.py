@@ -156,3 +156,31 @@ def test_as_many_entries_as_one_look_searches(kit: Kit, entries: int, looked: in
     fill_wait(kit, entries)
     call = doctor.get_facts(KEYS, [Subject("job", "a")] * 5, None, ts_ms=T0)
     assert len(kit.reply(call)[2]) == looked
+
+
+@pytest.mark.parametrize(
+    ("failed", "open_children", "cancelled", "taken"),
+    [(998, 0, False, 2), (999, 0, False, 1), (998, 9, False, 2), (0, 998, True, 2), (0, 999, True, 1),
+      (498, 500, True, 2),
+     (498, 501, True, 1), (-1, 998, True, 2), (998, -1, True, 2), (998, -1, False, 2)],
+)  # fmt: skip
+def test_as_many_children_as_one_call_takes_along(
+    kit: Kit, failed: int, open_children: int, cancelled: bool, taken: int
+) -> None:
+    """T7: the children that failed a job, and those that were cancelled with it; -1: a key of another type."""
+    for n, job_id in enumerate(("f1", "f2")):
+        kit.client.hset(kit.key(job_id), "name", "work")
+        kit.client.zadd(kit.key("failed"), {job_id: n})
+    if cancelled:
+        kit.client.hset(kit.key("f2"), "x:cancel", "n")
+    for name, count in (("unsuccessful", failed), ("dependencies", open_children)):
+        key, children = kit.key(f"f2:{name}"), [f"emq:{{q}}:x{n}" for n in range(count)]
+        if count < 0:
+            kit.client.set(key, "text")
+        elif children:
+            kit.client.execute_command(
+                *(("SADD", key, *children) if name == "dependencies" else
+                  ("ZADD", key, *(part for child in children for part in (1, child))))
+            )  # fmt: skip
+    assert kit.reply(move("failed")) == [taken, 2 - taken]
+    kit.client.flushall()

@@ -65,8 +65,14 @@ class Lua:
         return self.text.count("\n", 0, self.tokens[i].start) + 1
 
     def statement_of(self, i: int) -> int:
-        """The number of the statement that the token stands in."""
-        return sum(start <= i for start in self.starts) - 1
+        """The number of the statement with which the token is run: of an `elseif` condition that is its `if`."""
+        number = sum(start <= i for start in self.starts) - 1
+        begin = self.starts[number] if number >= 0 else 0
+        if any(token.text == "elseif" for token in self.tokens[begin : i + 1]):
+            depth = len(self.blocks[i])
+            opening = (j for j in range(i, -1, -1) if self.tokens[j].text == "if" and len(self.blocks[j]) == depth)
+            return self.statement_of(next(opening))
+        return number
 
     def _starts(self, i: int) -> bool:
         token, last = self.tokens[i], self.tokens[i - 1] if i else None
