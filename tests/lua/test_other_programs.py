@@ -1,0 +1,160 @@
+"""What other programs leave behind: keys of a wrong type, names that are none, fields that are missing."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+from flow_kit import child, family, take_id
+from injection import steps_of
+from queue_kit import KEEP_ALL, T0, Kit, new_job
+
+from tasks_emq.core import calls, control, runs
+
+
+@pytest.fixture
+def kit(client: redis.Redis) -> Kit:
+    return Kit(client)
+
+
+def cancel(kit: Kit, job_id: str, nonce: str = "n") -> tuple[int, int, list[str]]:
+    done = kit.run(control.cancel_job(kit.keys, job_id, nonce, ts_ms=T0))
+    return done.code, done.cursor, list(done.left)
+
+
+@pytest.mark.parametrize("key", ["a", "dn:d"])
+@pytest.mark.foreign_keys
+def test_a_newcomer_that_cannot_be_held_back(kit: Kit, key: str) -> None:
+    """Where it would be kept stands something else: the add is refused by its name."""
+    hold = {"id": "d", "keepLastIfActive": True}
+    kit.running("a", opts={"de": hold}, dedup_id="d")
+    kit.drop(key)
+    kit.client.set(kit.key(key), "x")
+    before = kit.dump()
+    call = calls.add_job(kit.keys, new_job("b", opts={"de": hold}, dedup_id="d", nonce="n"), timestamp_ms=T0)
+    if key == "a":
+        assert kit.reply(call) == [b"a", 3]
+    else:
+        with pytest.raises(redis.exceptions.ResponseError, match="EMQ the key .*:dn:d is not of"):
+            kit.reply(call)
+        assert kit.changed(before) == set()
+
+
+@pytest.mark.parametrize("priority", ["junk", "", "-3", "0", "0.5"])
+def test_a_due_job_whose_priority_is_none(kit: Kit, priority: str) -> None:
+    kit.add("a", delay_ms=5)
+    kit.add("b", delay_ms=5)
+    kit.client.hset(kit.key("a"), "priority", priority)
+    kit.client.hdel(kit.key("b"), "priority")
+    assert [job.id for job in kit.fetch("T", 9, ts=T0 + 5).jobs] == ["a", "b"]
+    assert kit.client.exists(kit.key("prioritized")) == 0
+
+
+@pytest.mark.foreign_keys
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_due_job_that_is_no_hash(kit: Kit, count: int) -> None:
+    """It is dropped, and nobody is told; the others go on."""
+    for job_id in ("a", "b", "c")[: 2 + count]:
+        kit.add(job_id, delay_ms=5)
+    kit.drop("a", "b")
+    kit.client.set(kit.key("a"), "x")
+    kit.told()
+    assert [job.id for job in kit.fetch("T", 9, ts=T0 + 5).jobs] == ["c"][:count]
+    assert (kit.ids("delayed"), kit.ids("wait"), kit.client.get(kit.key("a"))) == ([], [], b"x")
+    assert [event["jobId"] for event in kit.events()] == ["c", "c"][: 2 * count]
+
+
+@pytest.mark.foreign_keys
+def test_children_that_are_none(kit: Kit) -> None:
+    """A parent that was cancelled runs again: only children that have failed are told, with what they left."""
+    family(kit, "idof", children=("a", "b", "c"))
+    kit.client.sadd(kit.key("p:dependencies"), "junk", kit.key("gone"))
+    kit.client.zadd(kit.key("p:unsuccessful"), {kit.key("lost"): 1, kit.key("text"): 2, kit.key("there"): 3})
+    kit.client.set(kit.key("text"), "x")
+    kit.add("there")
+    assert cancel(kit, "p") == (1, 0, [])
+    kit.client.hdel(kit.key("b"), "failedReason")
+    kit.drop("c")
+    kit.run(calls.reprocess_job(kit.keys, "p", "failed", result_field="result", ts_ms=T0))
+    assert kit.hash("p:failed") == {kit.key("a"): "JobCancelled: cancelled", kit.key("b"): ""}
+    left = kit.client.smembers(kit.key("p:dependencies"))
+    assert left == {b"junk", kit.key("gone").encode(), kit.key("c").encode()}
+    assert kit.ids("p:unsuccessful") == [kit.key("there")]
+
+
+@pytest.mark.parametrize("state", ["gone", "completed", "nowhere", "iteration"])
+def test_what_is_below_a_job_that_is_not_cancelled(kit: Kit, state: str) -> None:
+    """Its children go on."""
+    wire = f"repeat:s:{T0}" if state == "iteration" else "p"
+    kit.add(wire)
+    job = kit.take()
+    child(kit, "a", parent=wire)
+    if state == "gone":
+        kit.drop(wire)
+    elif state == "iteration":
+        kit.run(runs.hand_back(kit.keys, wire, job.token, job.ats))
+        kit.client.zadd(kit.key("repeat"), {"s": T0})
+    else:
+        kit.client.lrem(kit.key("active"), 0, wire)
+        if state == "completed":
+            kit.client.zadd(kit.key("completed"), {wire: T0})
+    before = kit.dump()
+    reply = kit.reply(control.cancel_job(kit.keys, wire, "n", ts_ms=T0))
+    assert reply == [{"gone": -1, "iteration": -8}.get(state, 0), 0, []]
+    assert kit.changed(before) == set()
+
+
+@pytest.mark.foreign_keys
+def test_a_job_that_is_no_hash_is_not_cancelled(kit: Kit) -> None:
+    kit.add("a")
+    kit.drop("a")
+    kit.client.set(kit.key("a"), "x")
+    before = kit.dump()
+    assert cancel(kit, "a") == (-1, 0, [])
+    assert kit.changed(before) == set()
+
+
+def test_a_cancelled_job_has_no_other_failure(kit: Kit) -> None:
+    """The one that a child had left it does not count any more."""
+    kit.add("a", delay_ms=500)
+    kit.client.hset(kit.key("a"), "defa", "child x failed: E")
+    assert cancel(kit, "a") == (1, 0, [])
+    assert kit.hash("a").keys() >= {"failedReason", "x:cancel"}
+    assert "defa" not in kit.hash("a")
+
+
+def test_who_cancelled_it_first(kit: Kit) -> None:
+    """The same call answers as before, another one that it had ended; children are seen to, unless it failed."""
+    family(kit, "idof")
+    take_id(kit, "b")
+    assert [cancel(kit, "p", nonce)[0] for nonce in ("n", "n", "other")] == [1, 1, 0]
+    child(kit, "c")
+    assert cancel(kit, "p", "other")[0] == 0
+    assert "c" in kit.ids("failed")
+    kit.finish(kit.running("x"), "E: no", failed=True)
+    child(kit, "d", parent="x")
+    assert cancel(kit, "x", "n")[0] == 0
+    assert kit.ids("wait") == ["d"]
+
+
+def test_a_fresh_batch_of_adds_asks_once(kit: Kit) -> None:
+    jobs = [new_job(job_id, nonce="n") for job_id in ("a", "b", "c")]
+    steps = steps_of(kit, calls.add_many(kit.keys, jobs, timestamp_ms=T0))
+    asked = [step.words for step in steps if step.command in ("EXISTS", "HGET", "HMGET") and step.key != "meta"]
+    assert asked == [("EXISTS", "a", "b", "c")]
+    assert [step.words for step in steps if step.command == "LPUSH"] == [("LPUSH", "wait", "a", "b", "c")]
+
+
+@pytest.mark.foreign_keys
+@pytest.mark.parametrize("key", ["wait", "prioritized", "active"])
+def test_when_a_queue_is_drained(kit: Kit, key: str) -> None:
+    """Told when nothing is left that may run."""
+    for left in (False, True):
+        kit.client.flushall()
+        kit.running("a")
+        if left and key == "prioritized":
+            kit.client.zadd(kit.key(key), {"b": 1})
+        elif left:
+            kit.client.lpush(kit.key(key), "b")
+        kit.told()
+        kit.run(runs.move_to_finished(kit.keys, runs.Ended("a", "T", 1, "result", b"r"), None, KEEP_ALL, ts_ms=T0))
+        assert kit.told() == ["completed", *([] if left else ["drained"])]
