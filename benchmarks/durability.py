@@ -17,7 +17,7 @@ from typing import Final
 import click
 
 from benchmarks import losses
-from benchmarks.environments import ROOT, Peer
+from benchmarks.environments import ROOT, Peer, default_work
 from benchmarks.losses import SETUPS, Loss, Setup, Site
 from benchmarks.measure import QUICK, throughput
 from benchmarks.report import machine
@@ -107,7 +107,8 @@ def cost(kind: str, setup: Setup, seconds: float, jobs: int) -> tuple[float, ...
 @click.option("--remark", default="", help="About the machine, for the text: `shared with other work`.")
 @click.option("--doc", type=click.Path(path_type=Path), default=ROOT / "docs" / "servers.md", show_default=False,
               help="Page with the two markers.  [default: docs/servers.md]")  # fmt: skip
-@click.option("--work", type=click.Path(path_type=Path), default=Path(".bench"))
+@click.option("--work", type=click.Path(path_type=Path), default=default_work,
+              show_default=False, help="Where what is compiled is kept.")  # fmt: skip
 def main(
     rounds: int, deaths: int, seconds: float, jobs: int, kind: str, remark: str, doc: Path, work: Path
 ) -> None:
