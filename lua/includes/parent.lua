@@ -37,7 +37,7 @@ end
 local function release_parent(p, source, now)
   local h = redis.call('HMGET', p.key, 'delay', 'priority')
   local delay, priority = whole(h[1]) or 0, whole(h[2]) or 0
-  if delay > 0 and source ~= p.delayed then
+  if delay > 0 then
     redis.call('ZADD', p.delayed, (now + delay) * 4096, p.id)
     redis.call('ZREM', source, p.id)
     emit(p, 'delayed', 'jobId', p.id, 'delay', now + delay)
@@ -78,11 +78,10 @@ end
 local function settle_fatal(p, child, reason, now)
   redis.call('ZADD', p.unsuccessful, now, child)
   if redis.call('EXISTS', p.key) == 1 and not redis.call('ZSCORE', p.failed, p.id) then
-    redis.call('HSET', p.key, 'defa', 'child ' .. child .. ' failed: ' .. string.sub(reason, 1, 1000))
-    if redis.call('ZSCORE', p.delayed, p.id) then
-      redis.call('HSET', p.key, 'delay', 0)
-      release_parent(p, p.delayed, now)
-    end
+    local text = 'child ' .. child .. ' failed: ' .. string.sub(reason, 1, 1000)
+    -- Without its delay: whoever waits for the parent is told now, not when it would have run.
+    redis.call('HSET', p.key, 'defa', text, 'delay', 0)
+    if redis.call('ZSCORE', p.delayed, p.id) then release_parent(p, p.delayed, now) end
   end
   close_edge(p, child, true, now)
 end

@@ -177,6 +177,14 @@ def test_members_that_never_come_into_being_fail_by_their_own_policy(policy: Any
     assert t.runs_of("show") == []
 
 
+def test_a_step_that_would_run_later_fails_now(tasks: Tasks) -> None:
+    """Its delay counts from the end of what it waits for; whoever waits for the workflow is told at once."""
+    t = tasks
+    with consuming(t.app):
+        with pytest.raises(JobFailed, match="ValueError: boom"):
+            chain(t.boom.s(), t.add.options(delay=3600).s(1)).delay().result(SOON)
+
+
 def test_a_cancelled_workflow(tasks: Tasks) -> None:
     job = chain(tasks.add.options(delay=60).s(1, 1), tasks.show.s(), tasks.show.s()).delay()
     assert job.cancel()

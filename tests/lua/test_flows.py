@@ -161,6 +161,14 @@ def test_a_child_fails_a_parent_that_waits_for_its_retry(kit):
     assert kit.hash("p")["defa"].startswith(f"child {kit.key('a')} failed")
 
 
+def test_a_child_fails_a_parent_with_a_delay(kit):
+    """It counts from the end of what the parent waits for; a parent that fails has nothing to wait for."""
+    family(kit, "fpof", delay_ms=60_000)
+    kit.finish(kit.take(), "E: no", failed=True)
+    assert (kit.ids("delayed"), kit.hash("p")["delay"]) == ([], "0")
+    assert [job.id for job in kit.fetch(count=2).jobs] == ["p", "b"]
+
+
 def test_a_child_fails_a_parent_that_runs(kit):
     """Its completion is refused with -9, so that it ends as failed."""
     parent = kit.running("p", "P")

@@ -117,8 +117,8 @@ class Parent:
             return
         job = self.queue.job(self.id)
         job["defa"] = f"child {child} failed: {_cut(reason)}"
+        job["delay"] = "0"
         if self.id in self.queue.delayed:
-            job["delay"] = "0"
             self._release(self.queue.delayed, now)
 
     def _close(self, child: str, now: int, *, at_once: bool = False) -> None:
@@ -131,7 +131,7 @@ class Parent:
     def _release(self, source: Zset, now: int) -> None:
         q, job = self.queue, self.queue.job(self.id)
         delay = whole(job.get("delay")) or 0
-        if delay > 0 and source is not q.delayed:
+        if delay > 0:
             q.delayed[self.id] = (now + delay) * 4096.0
             del source[self.id]
             q.tell("delayed", jobId=self.id, delay=now + delay)
