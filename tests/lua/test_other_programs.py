@@ -34,7 +34,7 @@ def test_a_newcomer_that_cannot_be_held_back(kit: Kit, key: str) -> None:
     if key == "a":
         assert kit.reply(call) == [b"a", 3]
     else:
-        with pytest.raises(redis.exceptions.ResponseError, match="EMQ the key .*:dn:d is not of"):
+        with pytest.raises(redis.exceptions.ResponseError, match=r"EMQ the key .*:dn:d is not of"):
             kit.reply(call)
         assert kit.changed(before) == set()
 
