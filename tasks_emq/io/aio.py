@@ -13,13 +13,14 @@ import redis.asyncio
 
 from tasks_emq.core.calls import Call, Flow, Request
 from tasks_emq.core.durability import Guarantee
-from tasks_emq.core.streams import Items, Rest, Stream, Together
+from tasks_emq.core.streams import Items, Stream
 from tasks_emq.errors import EmqError
 from tasks_emq.io.address import Node
 from tasks_emq.io.connect import Server
 from tasks_emq.io.exchange import Patience, exchange, exchange_atomically, exchange_durably, packed, result_of
+from tasks_emq.io.flows import follow, follow_stream
 from tasks_emq.io.routing import LOOK_EVERY_S
-from tasks_emq.io.steps import LostReply, Send, Work
+from tasks_emq.io.steps import LostReply, Pause, Send, Work
 
 R = TypeVar("R")
 W = TypeVar("W")
@@ -56,19 +57,7 @@ class AsyncClient:
 
     async def drive(self, flow: Flow[R]) -> R:
         """Run a flow's requests one after the other; an error is raised inside the flow."""
-        value: Any = None
-        error: EmqError | None = None
-        while True:
-            try:
-                request = flow.throw(error) if error else flow.send(value)
-            except StopIteration as done:
-                result: R = done.value
-                return result
-            error = None
-            try:
-                value = await self.run(request)
-            except EmqError as raised:
-                error = raised
+        return await self._drive(follow(flow, self.server, self.patience))
 
     async def stream(self, steps: Stream[R], *, closing: bool = False) -> AsyncGenerator[R, None]:
         """Drive a stream, and give its items as they come.
@@ -76,27 +65,21 @@ class AsyncClient:
         Args:
             steps: what to ask and give. closing: nobody else uses this client; close it with the stream.
         """
+        work = follow_stream(steps, self.server, self.patience)
         value: Any = None
-        error: EmqError | None = None
+        lost: LostReply | None = None
         try:
             while True:
                 try:
-                    step = steps.throw(error) if error else steps.send(value)
+                    step = work.throw(lost) if lost else work.send(value)
                 except StopIteration:
                     return
-                value = error = None
                 if isinstance(step, Items):
+                    value = lost = None
                     for item in step.items:
                         yield item
-                elif isinstance(step, Rest):
-                    await asyncio.sleep(step.seconds)
-                elif isinstance(step, Together):
-                    value = await self.run_each(step.requests)
                 else:
-                    try:
-                        value = await self.run(step)
-                    except EmqError as raised:
-                        error = raised
+                    value, lost = await self._do(step)
         finally:
             if closing:
                 await self.close()
@@ -132,14 +115,17 @@ class AsyncClient:
             except StopIteration as done:
                 found: W = done.value
                 return found
-            value = lost = None
-            if isinstance(step, Send):
-                try:
-                    value = await self._send(step)
-                except LostReply as error:
-                    lost = error
-            else:
-                await asyncio.sleep(step.seconds)
+            value, lost = await self._do(step)
+
+    async def _do(self, step: Send | Pause) -> tuple[Any, LostReply | None]:
+        """The replies, or how they were lost."""
+        if isinstance(step, Pause):
+            await asyncio.sleep(step.seconds)
+            return None, None
+        try:
+            return await self._send(step), None
+        except LostReply as lost:
+            return None, lost
 
     async def _send(self, step: Send) -> list[Any]:
         commands = self.server.outgoing(step.commands) if self.server.outgoing else step.commands

@@ -13,13 +13,14 @@ import redis
 
 from tasks_emq.core.calls import Call, Flow, Request
 from tasks_emq.core.durability import Guarantee
-from tasks_emq.core.streams import Items, Rest, Stream, Together
+from tasks_emq.core.streams import Items, Stream
 from tasks_emq.errors import EmqError
 from tasks_emq.io.address import Node
 from tasks_emq.io.connect import Server
 from tasks_emq.io.exchange import Patience, exchange, exchange_atomically, exchange_durably, packed, result_of
+from tasks_emq.io.flows import follow, follow_stream
 from tasks_emq.io.routing import LOOK_EVERY_S
-from tasks_emq.io.steps import LostReply, Send, Work
+from tasks_emq.io.steps import LostReply, Pause, Send, Work
 
 R = TypeVar("R")
 W = TypeVar("W")
@@ -60,19 +61,7 @@ class Client:
 
     def drive(self, flow: Flow[R]) -> R:
         """Run a flow's requests one after the other; an error is raised inside the flow."""
-        value: Any = None
-        error: EmqError | None = None
-        while True:
-            try:
-                request = flow.throw(error) if error else flow.send(value)
-            except StopIteration as done:
-                result: R = done.value
-                return result
-            error = None
-            try:
-                value = self.run(request)
-            except EmqError as raised:
-                error = raised
+        return self._drive(follow(flow, self.server, self.patience))
 
     def stream(self, steps: Stream[R], *, closing: bool = False) -> Generator[R, None, None]:
         """Drive a stream, and give its items as they come.
@@ -80,26 +69,20 @@ class Client:
         Args:
             steps: what to ask and give. closing: nobody else uses this client; close it with the stream.
         """
+        work = follow_stream(steps, self.server, self.patience)
         value: Any = None
-        error: EmqError | None = None
+        lost: LostReply | None = None
         try:
             while True:
                 try:
-                    step = steps.throw(error) if error else steps.send(value)
+                    step = work.throw(lost) if lost else work.send(value)
                 except StopIteration:
                     return
-                value = error = None
                 if isinstance(step, Items):
+                    value = lost = None
                     yield from step.items
-                elif isinstance(step, Rest):
-                    sleep(step.seconds)
-                elif isinstance(step, Together):
-                    value = self.run_each(step.requests)
                 else:
-                    try:
-                        value = self.run(step)
-                    except EmqError as raised:
-                        error = raised
+                    value, lost = self._do(step)
         finally:
             if closing:
                 self.close()
@@ -137,14 +120,17 @@ class Client:
             except StopIteration as done:
                 found: W = done.value
                 return found
-            value = lost = None
-            if isinstance(step, Send):
-                try:
-                    value = self._send(step)
-                except LostReply as error:
-                    lost = error
-            else:
-                sleep(step.seconds)
+            value, lost = self._do(step)
+
+    def _do(self, step: Send | Pause) -> tuple[Any, LostReply | None]:
+        """The replies, or how they were lost."""
+        if isinstance(step, Pause):
+            sleep(step.seconds)
+            return None, None
+        try:
+            return self._send(step), None
+        except LostReply as lost:
+            return None, lost
 
     def _send(self, step: Send) -> list[Any]:
         commands = self.server.outgoing(step.commands) if self.server.outgoing else step.commands
