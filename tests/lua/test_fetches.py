@@ -1,0 +1,104 @@
+"""A fetch takes what it would take one by one: each order of jobs and of ids without one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import product
+
+import pytest
+import redis
+from queue_kit import LOCK_MS, T0, Kit, take
+
+from tasks_emq.core import runs
+from tasks_emq.core.replies import Fetched
+
+#: Ids without a job that one call drops. Source: lua/includes/fetch.lua
+MOST = 100
+DUE = T0 + 500
+
+
+@pytest.fixture
+def kit(client: redis.Redis) -> Kit:
+    return Kit(client)
+
+
+@dataclass(slots=True)
+class Wanted:
+    """What a fetch of `count` leaves where ids stand in a row, `-` for one without a job."""
+
+    count: int
+    jobs: list[str] = field(default_factory=list)
+    dropped: list[str] = field(default_factory=list)
+    found_end: bool = False
+
+    def look(self, ids: list[str]) -> list[str]:
+        """Take from them; those that are left."""
+        left = list(ids)
+        while len(self.jobs) < self.count and len(self.dropped) < MOST:
+            if not left:
+                self.found_end = True
+                break
+            job_id = left.pop(0)
+            (self.dropped if job_id[0] == "-" else self.jobs).append(job_id)
+        return left
+
+    @property
+    def rings(self) -> bool:
+        """More may be left: another one is to look."""
+        return (0 < len(self.jobs) == self.count) or len(self.dropped) >= MOST
+
+    @property
+    def due_ms(self) -> int:
+        return DUE if self.found_end and len(self.jobs) < self.count else 0
+
+
+def stand(kit: Kit, place: str, ids: list[str]) -> None:
+    """Put ids into a place, in the order in which they are taken."""
+    with kit.client.pipeline(transaction=False) as pipe:
+        for n, job_id in enumerate(ids):
+            if place == "wait":
+                pipe.lpush(kit.key("wait"), job_id)
+            else:
+                pipe.zadd(kit.key("prioritized"), {job_id: n})
+            if job_id[0] != "-":
+                pipe.hset(kit.key(job_id), mapping={"name": "work", "args": "p"})
+        pipe.zadd(kit.key("delayed"), {"later": DUE * 4096})
+        pipe.set(kit.key("pc"), 7)
+        pipe.execute()
+
+
+def assert_fetched(kit: Kit, place: str, ids: list[str], count: int) -> None:
+    kit.client.flushall()
+    stand(kit, place, ids)
+    wanted = Wanted(count)
+    left = wanted.look(ids)
+    found: Fetched = kit.run(runs.move_to_active(kit.keys, take("T", count, "w"), ts_ms=T0))
+    assert [job.id for job in found.jobs] == wanted.jobs, ids
+    reply = (found.limited_ms, found.due_ms, list(found.dropped))
+    assert reply == (0, wanted.due_ms, wanted.dropped), ids
+    assert (kit.ids(place)[:: -1 if place == "wait" else 1], kit.ids("active")) == (left, wanted.jobs[::-1])
+    assert kit.scores("marker") == ({"0": 0} if wanted.rings else {}), ids
+    assert kit.get("pc") == (None if wanted.found_end and not wanted.jobs else "7"), ids
+    for job_id in wanted.jobs:
+        stored = {"name": "work", "args": "p", "ats": "1", "processedOn": str(T0), "pb": "w"}
+        assert (kit.hash(job_id), kit.get(f"{job_id}:lock")) == (stored, "T")
+        assert LOCK_MS - 20_000 < kit.client.pttl(kit.key(f"{job_id}:lock")) <= LOCK_MS
+
+
+@pytest.mark.parametrize("place", ["wait", "prioritized"])
+@pytest.mark.parametrize("length", [0, 1, 2, 3, 4])
+def test_each_row(kit: Kit, place: str, length: int) -> None:
+    """Every row of so many jobs and orphans, and every count up to one more than that."""
+    for kinds in product(("", "-"), repeat=length):
+        ids = [f"{kind}{n}" for n, kind in enumerate(kinds)]
+        for count in (0, 1, 2, 3) if length == 3 else (1, length + 1):
+            assert_fetched(kit, place, ids, count)
+
+
+@pytest.mark.parametrize("place", ["wait", "prioritized"])
+@pytest.mark.parametrize("orphans", [MOST - 1, MOST, MOST + 1, 2 * MOST + 1])
+def test_many_orphans(kit: Kit, place: str, orphans: int) -> None:
+    """A hundred in one call; where a job stands before the last of them, it is taken."""
+    none = [f"-{n}" for n in range(orphans)]
+    for ids, count in ((none, 250), ([*none, "a"], 1), (["a", *none, "b", "c"], 2), ([*none, "a", "b"], 250)):
+        assert_fetched(kit, place, ids, count)
