@@ -100,5 +100,11 @@ def test_each_row(kit: Kit, place: str, length: int) -> None:
 def test_many_orphans(kit: Kit, place: str, orphans: int) -> None:
     """A hundred in one call; where a job stands before the last of them, it is taken."""
     none = [f"-{n}" for n in range(orphans)]
-    for ids, count in ((none, 250), ([*none, "a"], 1), (["a", *none, "b", "c"], 2), ([*none, "a", "b"], 250)):
+    for ids, count in (
+        (none, 250),
+        (none, 3),
+        ([*none, "a"], 1),
+        (["a", *none, "b", "c"], 2),
+        ([*none, "a", "b"], 250),
+    ):
         assert_fetched(kit, place, ids, count)
