@@ -15,7 +15,7 @@ ARGV[3]  ts      ms, or empty for the server's clock
 ARGV[4]  id      of the job
 ARGV[5]  prefix  of the queue's keys
 ARGV[6]  ats     of the run, or empty
-ARGV[7]  added   1: this run has added children, which may have left no trace
+ARGV[7]  how     1: this run has added children, which may have left no trace; 2: it has not begun, and is not counted
 
 Returns  0 moved; 1 nothing to wait for any more, or it is to be cancelled; 2 there never was: with both the run goes on;
          -1 no such job, -2 no lock, -6 another lock, -3 not active, -9 a child has failed
@@ -45,7 +45,7 @@ if open == 0 and not waited and ARGV[7] ~= '1'
   return 2
 end
 
-redis.call('HSET', job, 'x:waited', (whole(waited) or 0) + 1)
+if ARGV[7] ~= '2' then redis.call('HSET', job, 'x:waited', (whole(waited) or 0) + 1) end
 if open == 0 then return 1 end
 redis.call('ZADD', q.waiting, now, id)
 redis.call('LREM', q.active, -1, id)

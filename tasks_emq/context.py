@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 #: Source: design T9, §10
 LOG_LINES: Final = 1000
 LOG_LINE_BYTES: Final = 16 * 1024
+#: The field that says how often a job has been put aside to wait for children.
+WAITED: Final = "x:waited"
 
 R = TypeVar("R")
 
@@ -61,7 +63,7 @@ class JobContext:
         #: Jobs that are added when this run completes, as the finishing script takes them.
         self.following: list[list[object]] = []
         #: How often this job has been put aside to wait for children.
-        self.waited = number(taken.fields, b"x:waited")
+        self.waited = number(taken.fields, WAITED.encode())
         #: Whether this run has added children.
         self.children_added = False
 

@@ -23,7 +23,7 @@ from tasks_emq.app import App
 from tasks_emq.consumer.cells import outcome_to_wire
 from tasks_emq.consumer.channel import Pipe
 from tasks_emq.consumer.child import Death, end_with_parent
-from tasks_emq.consumer.inputs import needs_inputs, take_inputs
+from tasks_emq.consumer.inputs import asks_first, look_first
 from tasks_emq.consumer.outcome import Outcome, Running
 from tasks_emq.consumer.run import Runner, timeout_error
 from tasks_emq.consumer.settings import Settings
@@ -78,9 +78,9 @@ class Worker:
         runner = Runner(self._app, queue, self._settings)
         run, outcome = runner.prepare(TakenJob(job_id, ats, token, fields), now_ms)
         self._run = run
-        if outcome is None and run.opts and needs_inputs(run):
+        if outcome is None and asks_first(run):
             self._pipe.send("stage", "inputs")
-            outcome = self._loop.run(take_inputs(self._app_client(), self._app.keys(queue), runner, run))
+            outcome = self._loop.run(look_first(self._app_client(), self._app.keys(queue), runner, run))
         if outcome is not None:
             return outcome
         if not run.in_thread:

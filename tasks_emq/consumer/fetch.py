@@ -241,14 +241,18 @@ class Lane:
     def _settle(self, item: Pending, code: int) -> None:
         run = item.run
         if code == -9:
-            run.handle = self._loop.create_task(self._fail_by_child(run))
+            run.handle = self._loop.create_task(self._fail_by_child(run, item.outcome))
+            return
+        if code == -4 and run.context.waited and not run.context.children_added:
+            # It has what there is so far, and ends when it has all.
+            self._pending.append(Pending(run, AwaitChildren(run.taken.id, run.taken.token, run.taken.ats)))
             return
         if code == -4:
             error = PendingChildren(CODES[code][1], job_id=run.context.id, code=code)
             self._pending.append(Pending(run, self._runner.raised(run, error)))
             return
         if code > 0 and isinstance(item.outcome, AwaitChildren):
-            self._pending.append(Pending(run, aside(run, code)))
+            self._pending.append(Pending(run, aside(run, item.outcome, code)))
             return
         if code < 0:
             # After a lost reply a refusal says that the first write did it, or that the job has gone on since.
@@ -259,9 +263,10 @@ class Lane:
         self.tally.settled(run, item.outcome, code)
         self.live.remove(run)
 
-    async def _fail_by_child(self, run: Running) -> None:
+    async def _fail_by_child(self, run: Running, outcome: Outcome) -> None:
         children = await read_children(self._client, self.keys.key(run.taken.id))
-        end = await failed_by(self._client, run, children)
+        waited = isinstance(outcome, AwaitChildren) and outcome.begun
+        end = await failed_by(self._client, run, children, waited=waited)
         run.handle = None
         self._pending.append(Pending(run, end))
         self._wake.set()

@@ -89,7 +89,9 @@ def _single(keys: QueueKeys, outcome: Outcome, retention: Retention, metrics: in
     if isinstance(outcome, Ended):
         return runs.move_to_finished(keys, outcome, None, retention, metrics=metrics)
     if isinstance(outcome, AwaitChildren):
-        return runs.move_to_waiting_children(keys, outcome.id, outcome.token, outcome.ats, added=outcome.added)
+        return runs.move_to_waiting_children(
+            keys, outcome.id, outcome.token, outcome.ats, added=outcome.added, begun=outcome.begun
+        )
     if isinstance(outcome, HandBack):
         return runs.hand_back(keys, outcome.id, outcome.token, outcome.ats, limit_ms=outcome.limit_ms)
     assert isinstance(outcome, PutOff)

@@ -1,14 +1,15 @@
-"""What a step of a workflow gets from its children, read before it runs."""
+"""What a job knows of its children before it runs: whether it has to wait, and what a step gets from them."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from tasks_emq.consumer.outcome import AwaitChildren, Outcome, Running
+from tasks_emq.context import WAITED
 from tasks_emq.core import replies
 from tasks_emq.core.calls import Command, Request, parent_field
 from tasks_emq.core.flow import RELAY, detach_child, flag_and_key, leaves
@@ -47,6 +48,25 @@ def needs_inputs(run: Running) -> bool:
     return "flow" in run.opts
 
 
+def asks_first(run: Running) -> bool:
+    """Whether this run depends on children: a step that they feed, or a job that has waited for some."""
+    return bool(run.context.waited) or (bool(run.opts) and needs_inputs(run))
+
+
+async def look_first(client: AsyncClient, keys: QueueKeys, runner: Runner, run: Running) -> Outcome | None:
+    """An outcome when a run that `asks_first` must not start; else its arguments are complete."""
+    if needs_inputs(run):
+        return await take_inputs(client, keys, runner, run)
+    # Run again with a child that had failed it, say: it would see some of the values. One that a failure lets run
+    # at once has an ignored child.
+    children = await read_children(client, keys.key(run.taken.id))
+    return _aside(run) if children.open and not children.ignored else None
+
+
+def _aside(run: Running) -> AwaitChildren:
+    return AwaitChildren(run.taken.id, run.taken.token, run.taken.ats, begun=False)
+
+
 async def take_inputs(client: AsyncClient, keys: QueueKeys, runner: Runner, run: Running) -> Outcome | None:
     """Put the children's values into a run's arguments.
 
@@ -64,7 +84,7 @@ async def take_inputs(client: AsyncClient, keys: QueueKeys, runner: Runner, run:
             break
         unwanted = _unwanted(shape, children)
         if not unwanted:
-            return AwaitChildren(run.taken.id, run.taken.token, run.taken.ats)
+            return _aside(run)
         calls = [detach_child(keys_of_job(key), key, parent) for key in unwanted]
         answers = await _patiently(client, calls)
         dropped |= {key for key, answer in zip(unwanted, answers, strict=True) if answer is True}
@@ -100,12 +120,19 @@ async def _patiently(client: AsyncClient, requests: Sequence[Request[Any]]) -> l
         await asyncio.sleep(random.uniform(0.05, 0.5))
 
 
-async def failed_by(client: AsyncClient, run: Running, children: Children) -> Ended:
-    """The end of a run that a child has failed; said as the scripts say it."""
+async def failed_by(client: AsyncClient, run: Running, children: Children, *, waited: bool = False) -> Ended:
+    """The end of a run that a child has failed; said as the scripts say it.
+
+    Args:
+        waited: it was to be put aside, and counts as if it had been: a new run must not add the children again.
+    """
     child = (children.fatal or (b"of this job",))[0].decode("utf-8", "replace")
     (found,) = await _patiently(client, [Command(("HGET", child, "failedReason"), lambda reply: reply or b"")])
     reason = found[:1000].decode("utf-8", "replace")
-    return run.failed(JobFailed(f"child {child} failed" + (f": {reason}" if reason else "")), "child_failed")
+    end = run.failed(JobFailed(f"child {child} failed" + (f": {reason}" if reason else "")), "child_failed")
+    if not waited:
+        return end
+    return replace(end, extra={**(end.extra or {}), WAITED: str(run.context.waited + 1)})
 
 
 def _unwanted(shape: Any, children: Children) -> list[str]:
@@ -158,13 +185,13 @@ def _relayed(run: Running, first: Any) -> Ended:
     return Ended(taken.id, taken.token, taken.ats, codec.result_field, nothing, follow=follow)
 
 
-def aside(run: Running, code: int) -> Outcome:
+def aside(run: Running, wait: AwaitChildren, code: int) -> Outcome:
     """What becomes of a run that was to wait for its children, and has none to wait for: it runs again.
 
     Args:
-        code: of moveToWaitingChildren: 1 they have ended, 2 it never had any.
+        wait: what was asked. code: of moveToWaitingChildren: 1 they have ended, 2 it never had any.
     """
-    if needs_inputs(run) or run.context.children_added:
+    if not wait.begun or run.context.children_added:
         return run.hand_back()
     if code == 1:
         # Not at once: a task that waits in each of its runs would run without a pause.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tasks_emq.consumer.cells import Cells
-from tasks_emq.consumer.inputs import needs_inputs, take_inputs
+from tasks_emq.consumer.inputs import asks_first, look_first
 from tasks_emq.consumer.outcome import Outcome, Running
 from tasks_emq.consumer.pool import Pool
 from tasks_emq.consumer.pulse import Tally
@@ -61,7 +61,7 @@ class LiveRuns:
             run.in_thread = run.isolated = False
             outcome = run.hand_back()
         iteration = b"rjk" in taken.fields and not giving_back
-        if iteration or (outcome is None and not run.isolated and run.opts and needs_inputs(run)):
+        if iteration or (outcome is None and not run.isolated and asks_first(run)):
             later = self._start_later(run, outcome, now_ms if iteration else None)
             run.handle = asyncio.get_running_loop().create_task(later)
         else:
@@ -71,8 +71,8 @@ class LiveRuns:
         try:
             if produce_ms is not None:
                 await self.iterations.produce(run, produce_ms)
-            if outcome is None and not run.isolated and needs_inputs(run):
-                outcome = await take_inputs(self.client, self.keys, self.runner, run)
+            if outcome is None and not run.isolated and asks_first(run):
+                outcome = await look_first(self.client, self.keys, self.runner, run)
         except BaseException as error:
             outcome = self.runner.raised(run, error)
         run.handle = None

@@ -42,12 +42,13 @@ class Abandon:
 
 @dataclass(frozen=True, slots=True)
 class AwaitChildren:
-    """Aside until its children are done; `added`: this run has added some."""
+    """Aside until its children are done; `added`: this run has added some; `begun`: the task has been called."""
 
     id: str
     token: str
     ats: int
     added: bool = False
+    begun: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -257,6 +257,7 @@ def move_to_waiting_children(
     ats: int,
     *,
     added: bool = False,
+    begun: bool = True,
     child: str = "",
     ts_ms: int | None = None,
 ) -> Call[int]:
@@ -265,11 +266,12 @@ def move_to_waiting_children(
     1 says that they are done, or that it is to be cancelled; 2 that it never had any.
 
     Args:
-        added: whether this run has added children. child: full key of the one to wait for; any when empty.
+        added: whether this run has added children. begun: False when the task was not called, since children are
+            open; then it is not counted as having waited. child: full key of the one to wait for; any when empty.
 
     Script: moveToWaitingChildren-7
     """
-    args = (token, child, _ts(ts_ms), job_id, keys.prefix, ats, int(added))
+    args = (token, child, _ts(ts_ms), job_id, keys.prefix, ats, int(added) if begun else 2)
     return Call(_AWAIT_CHILDREN, keys.of(_AWAIT_CHILDREN, job_id), args, int)
 
 

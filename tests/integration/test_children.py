@@ -5,16 +5,23 @@ Source: protocol §8; cases U14, U19
 
 from __future__ import annotations
 
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
-from consuming import Watch, consuming
+from consuming import Program, Watch, consuming
 from flow_tasks import Tasks
 from waiting import eventually
 
 from tasks_emq import (
+    App,
     JobContext,
     JobFailed,
+    Queue,
     StaleLease,
     WaitForChildren,
     chain,
@@ -22,6 +29,36 @@ from tasks_emq import (
 )
 
 SOON = 10.0
+
+AGAIN = """
+import os, time
+from tasks_emq import App, JobContext, WaitForChildren
+app = App()
+
+@app.task
+def add(a: int, b: int) -> int:
+    return a + b
+
+@app.task
+def flaky(n: int) -> int:
+    if not os.path.exists("mended"):
+        raise ValueError("not yet")
+    time.sleep(0.2)
+    return n
+
+@app.task(isolate=True)
+def parent(ctx: JobContext, given: int = 0) -> list[int]:
+    if not ctx.waited:
+        ctx.add_children(add.s(1, 1), flaky.s(7))
+        raise WaitForChildren
+    return sorted(ctx.children_values().values())
+"""
+ADD_AGAIN = """
+from jobs import *
+from tasks_emq import chain
+parent.options(job_id="alone").delay()
+chain(flaky.s(5), parent.options(job_id="fed").s()).delay()
+"""
 
 
 # -- children of a running job --------------------------------------------------------------------------------
@@ -113,6 +150,101 @@ def test_dynamic_children_of_which_one_lets_the_parent_run_at_once(tasks: Tasks)
     with consuming(t.app):
         assert parent.delay().result(SOON) == 1
     assert seen[0] == 1
+
+
+def test_a_run_that_returns_while_children_are_open_waits_for_them(tasks: Tasks) -> None:
+    """`continue` let it run early: it runs again with all that there is, and only that run's value counts."""
+    t = tasks
+    seen: list[int] = []
+
+    @t.app.task(name="parent")
+    def parent(ctx: JobContext) -> int:
+        if not ctx.waited:
+            ctx.add_children(t.boom.s(), t.held.s(1), on_failure="continue")
+            raise WaitForChildren
+        seen.append(len(ctx.children_values()))
+        t.gate.open()
+        return sum(ctx.children_values().values())
+
+    with consuming(t.app):
+        assert parent.delay().result(SOON) == 1
+    assert (seen[0], seen[-1]) == (0, 1)
+
+
+def test_a_job_that_was_failed_before_it_could_wait_adds_no_child_twice(tasks: Tasks, watch: Watch) -> None:
+    """Its child failed while it still ran: a new run is as if that had been a moment later."""
+    t, broken = tasks, [True]
+
+    @t.app.task(name="flaky")
+    async def flaky() -> int:
+        if broken:
+            raise ValueError("not yet")
+        return 7
+
+    @t.app.task(name="parent")
+    def parent(ctx: JobContext) -> list[int]:
+        if not ctx.waited:
+            (child,) = ctx.add_children(flaky.s())
+            eventually(lambda: child.state() == "failed")
+            raise WaitForChildren
+        return list(ctx.children_values().values())
+
+    with consuming(t.app):
+        job = parent.delay()
+        with pytest.raises(JobFailed, match="not yet"):
+            job.result(SOON)
+        broken.clear()
+        assert Queue("default", app=t.app).retry_failed() == 2
+        eventually(lambda: job.state() == "completed")
+        assert job.result(0) == [7]
+    assert len(watch.events("added")) == 2
+
+
+def test_a_job_that_runs_again_with_its_children_sees_all_their_values(tasks: Tasks) -> None:
+    """Not some of them, and a wait before its first run is not one that it has asked for."""
+    t, broken = tasks, [True]
+
+    @t.app.task(name="flaky")
+    async def flaky(n: int) -> int:
+        if broken:
+            raise ValueError("not yet")
+        await asyncio.sleep(0.05)
+        return n
+
+    @t.app.task(name="parent")
+    async def parent(ctx: JobContext, given: int = 0) -> list[int]:
+        if not ctx.waited:
+            await ctx.aadd_children(t.add.s(1, 1), flaky.s(7))
+            raise WaitForChildren
+        return sorted((await ctx.achildren_values()).values())
+
+    with consuming(t.app):
+        jobs = parent.delay(), chain(flaky.s(5), parent.s()).delay()
+        for job in jobs:
+            with pytest.raises(JobFailed, match="not yet"):
+                job.result(SOON)
+        broken.clear()
+        assert Queue("default", app=t.app).retry_failed() == 4
+        eventually(lambda: {job.state() for job in jobs} == {"completed"})
+        assert [job.result(0) for job in jobs] == [[2, 7], [2, 5, 7]]
+
+
+def test_the_same_in_a_process_of_its_own(url: str, tmp_path: Path) -> None:
+    (tmp_path / "jobs.py").write_text(AGAIN)
+    app = App(url)
+    with Program(tmp_path, url):
+        alone, fed = (app.job(job_id) for job_id in ("alone", "fed"))
+        subprocess.run(
+            [sys.executable, "-c", ADD_AGAIN], cwd=tmp_path, env={**os.environ, "EMQ_URL": url}, check=True
+        )
+        for job in (alone, fed):
+            with pytest.raises(JobFailed, match="not yet"):
+                job.result(SOON)
+        (tmp_path / "mended").touch()
+        assert Queue("default", app=app).retry_failed() == 4
+        eventually(lambda: {alone.state(), fed.state()} == {"completed"})
+        assert (alone.result(0), fed.result(0)) == ([2, 7], [2, 5, 7])
+    app.close()
 
 
 def test_dynamic_children_that_fail_their_parent(tasks: Tasks) -> None:

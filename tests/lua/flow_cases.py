@@ -318,10 +318,10 @@ end("of the owner, not kept", held_back, keep=False)
 # ---- leaving, and running again
 
 
-def set_aside(kit: Kit) -> Call[Any]:
+def set_aside(kit: Kit, **more: Any) -> Call[Any]:
     job = kit.running("parent")
     add_child(kit, "a")
-    return runs.move_to_waiting_children(kit.keys, job.id, job.token, job.ats, ts_ms=at.LATER)
+    return runs.move_to_waiting_children(kit.keys, job.id, job.token, job.ats, ts_ms=at.LATER, **more)
 
 
 def detach(job_id: str) -> Build:
@@ -368,6 +368,7 @@ def reprocess(job_id: str, state: Any) -> Build:
 
 
 case("moveToWaitingChildren-7", "an open child", at.empty, set_aside)
+case("moveToWaitingChildren-7", "before it began", at.empty, lambda kit: set_aside(kit, begun=False))
 case("removeChildDependency-1", "the last child", family, detach("a"))
 case("removeChildDependency-1", "one of two", two_children, detach("a"))
 case("removeChildDependency-1", "one that is gone", lost_child, detach("a"))

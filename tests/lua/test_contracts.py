@@ -82,6 +82,7 @@ EXAMPLES: dict[Callable[..., Call], list[Call]] = {
     runs.move_to_waiting_children: [
         runs.move_to_waiting_children(KEYS, "a", "T", 1),
         runs.move_to_waiting_children(KEYS, "a", "T", 1, child=KEYS.key("c")),
+        runs.move_to_waiting_children(KEYS, "a", "T", 1, begun=False),
     ],
     runs.hand_back: [runs.hand_back(KEYS, "a", "T", 1), runs.hand_back(KEYS, "a", "T", 1, limit_ms=5)],
     runs.recover_stalled: [

@@ -91,6 +91,19 @@ def test_children_that_left_no_trace(kit):
     assert kit.hash("p")["x:waited"] == "1"
 
 
+def test_a_run_that_has_not_begun_is_not_counted_as_having_waited(kit):
+    """It found its children open, as a step does that is run again together with them."""
+    parent = kit.running("p")
+    assert aside(kit, parent, begun=False) == 2
+    child(kit, "a")
+    assert aside(kit, parent, begun=False) == 0
+    assert (kit.ids("waiting-children"), "x:waited" in kit.hash("p")) == (["p"], False)
+    kit.finish(kit.take())
+    again = kit.take()
+    assert aside(kit, again, begun=False) == 1
+    assert "x:waited" not in kit.hash("p")
+
+
 def test_waiting_for_one_child(kit):
     """One that has ended is not waited for, although another is open."""
     parent = kit.running("p")

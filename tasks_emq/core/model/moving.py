@@ -78,7 +78,7 @@ def hand_back(keys: Keyspace, names: list[str], args: list[str]) -> object:
 
 def move_to_waiting_children(keys: Keyspace, args: list[str]) -> object:
     """moveToWaitingChildren: put a running job aside until its children are done."""
-    token, child, ts, job_id, prefix, ats, added = args
+    token, child, ts, job_id, prefix, ats, how = args
     q, now = Queue(keys, prefix), clock(keys, ts)
     code = leave_refusal(q, job_id, token, ats)
     if code:
@@ -90,10 +90,11 @@ def move_to_waiting_children(keys: Keyspace, args: list[str]) -> object:
         return -9
     is_open = child in parent.open if child else bool(parent.open)
     job = q.job(job_id)
-    had = added == "1" or "x:waited" in job or parent.processed or parent.ignored
+    had = how == "1" or "x:waited" in job or parent.processed or parent.ignored
     if not is_open and not had:
         return 2
-    job["x:waited"] = str((whole(job.get("x:waited")) or 0) + 1)
+    if how != "2":
+        job["x:waited"] = str((whole(job.get("x:waited")) or 0) + 1)
     if not is_open:
         return 1
     q.waiting_children[job_id] = now
