@@ -62,6 +62,7 @@ ROWS: tuple[tuple[Call[Any], int, tuple[Any, ...], str], ...] = (
     *((with_arg(add("n"), 1, pack([KEYS.prefix, "n", "work", bad])), 4, ("args",), "EMQ ts") for bad in TS),
     *((with_arg(dedup("n"), 3, pack({"de": bad})), 4, ("args",), "EMQ deduplication")
       for bad in (5, {"id": "other"})),
+    (FETCH, 3, (pack({"token": 5}), pack({"token": "T"})), "EMQ a fetch needs a token"),
     (add_many("n", "m"), 5, ("",), "EMQ addMany: an id"), (add_many("n", "m"), 10, ("",), "EMQ addMany: an id"),
     (add_many("n", "m"), 9, TS, "EMQ addMany: an id"), (add_many("n", "m"), 14, TS, "EMQ addMany: an id"),
     (CANCEL, 2, ("emq:{o}:",), "prefix is not"), (CANCEL, 4, ("",), "EMQ cancelJob"),
@@ -108,9 +109,11 @@ ROWS: tuple[tuple[Call[Any], int, tuple[Any, ...], str], ...] = (
 
 
 def state(kit: Kit) -> None:
-    """`a` runs, `w` waits, `d` is delayed, `f` has failed, and there is a schedule; the queue is paused."""
+    """`a` and `l` run, `l` without its lock; others do not, and there is a schedule; the queue is paused."""
     kit.finish(kit.running("f"), "no", failed=True)
     kit.running("a")
+    kit.running("l")
+    kit.drop("l:lock")
     kit.add("w")
     kit.add("d", delay_ms=500)
     kit.add("p", has_children=True)
@@ -223,3 +226,11 @@ def test_a_key_of_the_queue_of_another_type(kit: Kit, script: str) -> None:
             except redis.exceptions.ResponseError:
                 assert kit.changed(before) == set(), place
     kit.client.flushall()
+
+
+def test_a_pass_that_cannot_see_whether_a_job_waits(kit: Kit) -> None:
+    """A key of another type holds no job: nobody is woken for it."""
+    kit.client.set(kit.key("prioritized"), "text")
+    kit.reply(stalled_pass())
+    assert kit.scores("marker") == {}
+    kit.drop("prioritized")

@@ -33,6 +33,8 @@ _NO_JUDGES = (
 )  # fmt: skip
 #: Tests that compare all that one script does, over many states: they find most of what can be found in it.
 _THOROUGH = ("test_as_the_model.py", "test_refusals.py")
+#: Tests that break a script off at each command: they find moves in the wrong order.
+_BREAKING = ("test_injection.py",)
 _HUNG = "the server hung"
 
 
@@ -179,7 +181,8 @@ class Runner:
 
         def cost(name: str) -> float:
             found = here[name] + min(self._kills[name], 50) * 0.02
-            if script in name and any(file in name for file in _THOROUGH):
+            thorough = _BREAKING if mutant.kind == "swap" else _THOROUGH
+            if script in name and any(file in name for file in thorough):
                 found += 50
             return min(self.reached[name].seconds, 4) / (0.1 + found)
 
