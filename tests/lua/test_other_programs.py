@@ -158,3 +158,61 @@ def test_when_a_queue_is_drained(kit: Kit, key: str) -> None:
         kit.told()
         kit.run(runs.move_to_finished(kit.keys, runs.Ended("a", "T", 1, "result", b"r"), None, KEEP_ALL, ts_ms=T0))
         assert kit.told() == ["completed", *([] if left else ["drained"])]
+
+
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("failed", [False, True])
+def test_a_failure_that_a_child_has_left(kit: Kit, failed: bool, many: bool) -> None:
+    """The failure of the job itself takes its place; it is there without other fields too."""
+    kit.running("a")
+    kit.client.hdel(kit.key("a"), "priority")
+    kit.client.hset(kit.key("a"), "defa", "child x failed: E")
+    end = runs.Ended("a", "T", 1, "failedReason" if failed else "result", b"r")
+    if many:
+        assert kit.finish_many(end).codes == [0]
+    else:
+        assert kit.run(runs.move_to_finished(kit.keys, end, None, KEEP_ALL, ts_ms=T0)).codes == [0]
+    assert ("defa" in kit.hash("a")) == (not failed)
+
+
+@pytest.mark.foreign_keys
+@pytest.mark.parametrize("key", ["de:d", "dn:d"])
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_a_deduplication_id_that_is_none(kit: Kit, key: str, cancelled: bool) -> None:
+    """Its owner ends all the same; the keys are left to a repair."""
+    kit.add("a", opts={"de": {"id": "d"}}, dedup_id="d")
+    if not cancelled:
+        kit.take()
+    kit.drop(key)
+    kit.client.zadd(kit.key(key), {"x": 1})
+    if cancelled:
+        assert cancel(kit, "a") == (1, 0, [])
+        assert kit.ids("failed") == ["a"]
+    else:
+        end = runs.Ended("a", "T", 1, "result", b"r")
+        assert kit.reply(runs.move_to_finished(kit.keys, end, None, KEEP_ALL, ts_ms=T0))[0] == 0
+        assert kit.ids("completed") == ["a"]
+    assert kit.ids(key) == ["x"]
+
+
+@pytest.mark.parametrize("limits", [{"max": 5}, {"max": "x", "duration": 5}, {}])
+def test_an_end_with_a_fetch_that_cannot_be_done(kit: Kit, limits: dict[str, object]) -> None:
+    """The end is told, and that nothing is left, as if nothing had been there to take."""
+    kit.running("a")
+    if limits:
+        kit.client.hset(kit.key("meta"), mapping=limits)
+    kit.told()
+    end = runs.Ended("a", "T", 1, "result", b"r")
+    for then in (runs.Take("N", 1, 1000), runs.Take("N", 0, 1000)):
+        reply = kit.reply(runs.move_to_finished(kit.keys, end, then, KEEP_ALL, ts_ms=T0))
+        assert reply == [int(then.count == 0), [], 0, 0, [], T0]
+        assert kit.told() == (["completed", "drained"] if then.count else [])
+
+
+def test_an_end_with_a_fetch_of_none(kit: Kit) -> None:
+    kit.running("a")
+    kit.told()
+    end = runs.Ended("a", "T", 1, "result", b"r")
+    call = runs.move_to_finished(kit.keys, end, runs.Take("N", 0, 1000), KEEP_ALL, ts_ms=T0)
+    assert kit.reply(call) == [0, [], 0, 0, [], T0]
+    assert kit.told() == ["completed", "drained"]
