@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -161,3 +162,71 @@ def test_a_window_that_counts_nothing(kit: Kit) -> None:
     kit.client.set(kit.key("limiter"), "junk", px=60_000)
     assert len(kit.fetch("T", 3).jobs) == 2
     assert kit.get("limiter") == "2"
+
+
+def test_what_a_job_that_follows_holds(kit: Kit) -> None:
+    """All that its row says, and its add as any other's; a parent before its child."""
+    kit.running("x")
+    kit.told()
+    given = {"id": "m", "queueKey": "emq:{q}", "fpof": True}
+    rows = [
+        ["m", "group", b"arguments", {"attempts": 2}, "data", None, None, True],
+        ["n", "task", b"other", {"priority": 3, "lifo": True}, "args", kit.key("m"), given, False],
+        ["k", "last", b"", {"delay": 60}, "args", kit.key("m"), {}, 1],
+    ]
+    kit.reply(followed(*rows)(kit))
+    stamp = {"timestamp": str(T0), "delay": "0", "priority": "0"}
+    parent = {"parentKey": kit.key("m")}
+    assert kit.hash("m") == stamp | {"name": "group", "data": "arguments", "opts": '{"attempts":2}'}
+    found = kit.hash("n")
+    assert json.loads(found.pop("opts")) == {"priority": 3, "lifo": True}
+    assert json.loads(found.pop("parent")) == given
+    assert found == stamp | parent | {"name": "task", "args": "other", "priority": "3"}
+    assert kit.hash("k") == stamp | parent | {
+        "name": "last", "args": "", "opts": '{"delay":60}', "delay": "60", "parent": "{}",
+    }  # fmt: skip
+    assert kit.members("m:dependencies") == {kit.key("n"), kit.key("k")}
+    assert (kit.ids("waiting-children"), kit.ids("prioritized"), kit.ids("delayed")) == (["m"], ["n"], ["k"])
+    assert [(event["event"], event["jobId"]) for event in kit.events()][:6] == [
+        ("added", "m"), ("waiting-children", "m"), ("added", "n"), ("waiting", "n"), ("added", "k"),
+        ("delayed", "k"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("side", ["given", "counter"])
+@pytest.mark.parametrize("more", [{}, {"priority": "3"}, {"delay": "60"}, {"lifo": "true"}])
+def test_what_a_job_that_was_held_back_holds(kit: Kit, side: str, more: dict[str, str]) -> None:
+    """Of another client: what its record lacks is empty, and its id may come from the counter."""
+    kit.running("a", opts={"de": {"id": "d"}}, dedup_id="d")
+    kit.add("w")
+    opts = "{" + ",".join(f'"{name}":{value}' for name, value in more.items()) + "}"
+    record = (
+        {"data": "arguments"}
+        | ({"jid": "n", "name": "opts"} if side == "given" else {})
+        | ({"opts": opts} if more else {})
+    )
+    kit.client.hset(kit.key("dn:d"), mapping=record)
+    kit.finish_many(runs.Ended("a", "T", 1, "result", b"r"))
+    job_id = "n" if side == "given" else "3"
+    name = "opts" if side == "given" else ""
+    stored = {"name": name, "data": "arguments", "opts": opts, "timestamp": str(T0), "deid": "d"}
+    delay, priority = more.get("delay", "0"), more.get("priority", "0")
+    assert kit.hash(job_id) == stored | {"delay": delay, "priority": priority}
+    assert (kit.get("de:d"), kit.hash("dn:d")) == (job_id, {})
+    place = "delayed" if "delay" in more else "prioritized" if "priority" in more else "wait"
+    others = ["w"] if place == "wait" else []
+    assert kit.ids(place) == ([*others, job_id] if "lifo" in more else [job_id, *others])
+
+
+@pytest.mark.foreign_keys
+@pytest.mark.parametrize("key", ["wait", "prioritized", "delayed"])
+@pytest.mark.parametrize("opts", ["{}", '{"priority":3}', '{"delay":60}'])
+def test_a_job_that_was_held_back_for_a_key_of_a_wrong_type(kit: Kit, key: str, opts: str) -> None:
+    """Each is looked at: the owner ends, and what was held back stays so, whole."""
+    kit.running("a", opts={"de": {"id": "d"}}, dedup_id="d")
+    kit.client.hset(kit.key("dn:d"), mapping={"name": "work", "args": "p", "opts": opts, "jid": "n"})
+    kit.drop(key)
+    kit.client.set(kit.key(key), "x")
+    before = kit.dump()
+    assert kit.finish_many(runs.Ended("a", "T", 1, "result", b"r")).codes == [0]
+    assert kit.changed(before) == {"a", "a:lock", "active", "completed", "events"}
