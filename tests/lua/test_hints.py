@@ -230,3 +230,35 @@ def test_a_job_that_was_held_back_for_a_key_of_a_wrong_type(kit: Kit, key: str, 
     before = kit.dump()
     assert kit.finish_many(runs.Ended("a", "T", 1, "result", b"r")).codes == [0]
     assert kit.changed(before) == {"a", "a:lock", "active", "completed", "events"}
+
+
+@pytest.mark.parametrize(
+    ("de", "ends"),
+    [
+        ({"ttl": 60_000}, True), ({"ttl": 60_000, "keepLastIfActive": True}, False),
+        ({"keepLastIfActive": True}, False),
+        ({}, False), ({"ttl": "x"}, False), (5, False), (None, False),
+    ],
+)  # fmt: skip
+def test_how_long_the_follower_owns_the_id(kit: Kit, de: object, ends: bool) -> None:
+    """By the options that it brings; as long as it lives where they say nothing."""
+    kit.running("a", opts={"de": {"id": "d"}}, dedup_id="d")
+    record = {"name": "work", "args": "p", "opts": json.dumps({"de": de}), "jid": "n"}
+    kit.client.hset(kit.key("dn:d"), mapping=record)
+    kit.finish_many(runs.Ended("a", "T", 1, "result", b"r"))
+    assert (kit.get("de:d"), kit.hash("dn:d"), kit.ids("wait")) == ("n", {}, ["n"])
+    left = kit.client.pttl(kit.key("de:d"))
+    assert 40_000 < left <= 60_000 if ends else left == -1
+
+
+@pytest.mark.parametrize("owner", ["a", "other"])
+def test_a_job_that_was_held_back_and_is_there_by_now(kit: Kit, owner: str) -> None:
+    """It is not added once more; the deduplication id is free, unless another has it."""
+    kit.running("a", opts={"de": {"id": "d"}}, dedup_id="d")
+    kit.add("n")
+    kit.client.hset(kit.key("dn:d"), mapping={"name": "other", "args": "q", "jid": "n"})
+    kit.client.set(kit.key("de:d"), owner)
+    before = kit.dump()
+    kit.finish_many(runs.Ended("a", "T", 1, "result", b"r"))
+    freed = {"de:d"} if owner == "a" else set()
+    assert kit.changed(before) == {"a", "a:lock", "active", "completed", "events", "dn:d"} | freed

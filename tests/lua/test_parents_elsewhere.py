@@ -118,7 +118,9 @@ def test_a_parent_that_cannot_be_reached(
 @pytest.mark.foreign_keys
 @pytest.mark.parametrize("key", ["marker", "events", "active", "pc", "id", "completed"])
 @pytest.mark.parametrize(
-    ("parent", "place"), [({}, "wait"), ({"priority": 3}, "prioritized"), ({"delay_ms": 60}, "delayed")], ids=str
+    ("parent", "place"),
+    [({}, "wait"), ({"priority": 1}, "prioritized"), ({"delay_ms": 1}, "delayed"), ({"delay_ms": 60}, "delayed")],
+    ids=str,
 )
 def test_a_key_of_a_hint_that_is_of_a_wrong_type(
     kit: Kit, other: Kit, key: str, parent: dict[str, int], place: str
@@ -131,7 +133,7 @@ def test_a_key_of_a_hint_that_is_of_a_wrong_type(
     assert (other.ids(place), other.ids("waiting-children")) == (["p"], [])
     assert "x:edge" not in kit.hash("a")
     if key != "marker":
-        assert other.scores("marker") == ({"1": T0 + 60} if place == "delayed" else {"0": 0})
+        assert other.scores("marker") == ({"1": T0 + parent["delay_ms"]} if place == "delayed" else {"0": 0})
 
 
 @pytest.mark.parametrize("meta", [{"paused": 1}, {"concurrency": 1}])
