@@ -235,3 +235,39 @@ def test_a_cancelled_child_of_a_parent_that_has_ended(
     assert noted == (failed is None)
     is_open = kit.key("a") in other.members("p:dependencies")
     assert is_open == (not settled or noted)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_running_again_under_a_parent_with_little_left(kit: Kit, other: Kit, there: bool) -> None:
+    """One field is enough for a parent to be there; without any nothing is hung under it."""
+    kit.finish(family(kit, other, "fpof", True), "E: no", failed=True)
+    other.drop("p")
+    if there:
+        kit.client.hset(other.key("p"), "name", "work")
+    before = kit.dump()
+    kit.run(calls.reprocess_job(kit.keys, "a", "failed", result_field="result", ts_ms=T0))
+    keys = {other.key("p:dependencies"), other.key("p:unsuccessful")} if there else set()
+    assert (elsewhere(kit, before), kit.hash("a").get("x:edge")) == (keys, None)
+
+
+@pytest.mark.parametrize("policy", ["rdof", "idof", ""])
+def test_a_child_that_its_parent_has_forgotten_runs_again(kit: Kit, other: Kit, policy: str) -> None:
+    """It is hung under its parent again only where that knew how it had ended."""
+    job = family(kit, other, policy, True)
+    kit.add("b", parent_key=other.key("p"))
+    kit.finish(job, "E: no", failed=True)
+    kit.run(calls.reprocess_job(kit.keys, "a", "failed", result_field="result", ts_ms=T0))
+    open_ones = {kit.key("b")} | ({kit.key("a")} if policy != "rdof" else set())
+    assert (other.members("p:dependencies"), other.hash("p:failed")) == (open_ones, {})
+
+
+@pytest.mark.foreign_keys
+def test_an_edge_that_can_be_noted_nowhere(kit: Kit) -> None:
+    """A cancelled parent runs again, though neither its key of failures nor its child is what it should be."""
+    kit.add("p", has_children=True)
+    kit.add("a", parent_key=kit.key("p"), parent_policy="idof")
+    assert cancel(kit, "p") == 1
+    spoil(kit, "p:failed")
+    spoil(kit, "a")
+    kit.run(calls.reprocess_job(kit.keys, "p", "failed", result_field="result", ts_ms=T0))
+    assert (kit.ids("wait"), kit.ids("failed")) == (["p"], ["a"])
