@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-
-from tests.mutation.lua_tokens import Lua
+from lua_tokens import Lua
 
 TEXT = """
 local a = 1
