@@ -216,3 +216,22 @@ def test_an_end_with_a_fetch_of_none(kit: Kit) -> None:
     call = runs.move_to_finished(kit.keys, end, runs.Take("N", 0, 1000), KEEP_ALL, ts_ms=T0)
     assert kit.reply(call) == [0, [], 0, 0, [], T0]
     assert kit.told() == ["completed", "drained"]
+
+
+@pytest.mark.foreign_keys
+def test_a_key_without_a_name(kit: Kit) -> None:
+    """It is no job whose id is empty: an add without an id gets one."""
+    kit.client.set(kit.key(""), "x")
+    call = calls.add_job(kit.keys, new_job(""), timestamp_ms=T0)
+    assert [kit.reply(call) for _ in range(2)] == [[b"1", 1], [b"2", 1]]
+
+
+@pytest.mark.parametrize(("nonce", "code"), [("", 2), ("n", 0)])
+def test_a_child_that_has_ended_and_is_no_more(kit: Kit, nonce: str, code: int) -> None:
+    """Ours alone make ids without a nonce: such an add is sent again by the call that made the child."""
+    family(kit)
+    kit.finish(take_id(kit, "a"), keep=False)
+    before = kit.dump()
+    job = new_job("a", nonce=nonce, parent_key=kit.key("p"))
+    assert kit.reply(calls.add_job(kit.keys, job, timestamp_ms=T0)) == [b"a", code]
+    assert kit.changed(before) == (set() if code == 2 else {"events", "id"})
