@@ -108,3 +108,38 @@ def test_many_orphans(kit: Kit, place: str, orphans: int) -> None:
         ([*none, "a", "b"], 250),
     ):
         assert_fetched(kit, place, ids, count)
+
+
+@pytest.mark.parametrize("ids", ["aa", "aba", "abab", "aab", "baa", "aaa"])
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_an_id_that_stands_twice(kit: Kit, ids: str, count: int) -> None:
+    """Each start of it is one of its own, with a fence of its own, as if it had been fetched by itself."""
+    stand(kit, "wait", [*ids])
+    found = kit.run(runs.move_to_active(kit.keys, take("T", count), ts_ms=T0)).jobs
+    taken = ids[:count]
+    assert [(job.id, job.ats) for job in found] == [
+        (one, taken[: n + 1].count(one)) for n, one in enumerate(taken)
+    ]
+    assert kit.ids("wait") == [*ids[count:][::-1]]
+
+
+@pytest.mark.parametrize(("ats", "given"), [("5", 6), ("junk", 1), ("", 1)])
+def test_a_job_whose_values_are_names_of_fields(kit: Kit, ats: str, given: int) -> None:
+    kit.client.hset(kit.key("a"), mapping={"name": "ats", "args": "ats", "ats": ats, "data": "ats"})
+    kit.client.lpush(kit.key("wait"), "a")
+    assert kit.take().ats == given
+
+
+def test_a_job_that_may_not_be_read_is_not_missing(kit: Kit) -> None:
+    """Only a key of a wrong type counts as missing; any other error ends the call, and the job stays."""
+    kit.add("a")
+    call = runs.move_to_active(kit.keys, take("T"), ts_ms=T0)
+    keys = [f"~{key}" for key in call.keys]
+    kit.client.execute_command("ACL", "SETUSER", "half", "reset", "on", "nopass", *keys, "+@all")
+    before = kit.dump()
+    path = kit.client.connection_pool.connection_kwargs["path"]
+    with redis.Redis(unix_socket_path=path, username="half", password="any", protocol=2) as user:
+        with pytest.raises(redis.exceptions.RedisError, match=r"(?i)no permissions|acl failure"):
+            Kit(user).reply(call)
+    kit.client.execute_command("ACL", "DELUSER", "half")
+    assert kit.changed(before) == set()

@@ -235,3 +235,11 @@ def test_a_child_that_has_ended_and_is_no_more(kit: Kit, nonce: str, code: int) 
     job = new_job("a", nonce=nonce, parent_key=kit.key("p"))
     assert kit.reply(calls.add_job(kit.keys, job, timestamp_ms=T0)) == [b"a", code]
     assert kit.changed(before) == (set() if code == 2 else {"events", "id"})
+
+
+@pytest.mark.parametrize("fields", [{"parent": '{"fpof":true}'}, {"parentKey": "emq:{q}:p"}])
+def test_a_cancelled_job_with_half_a_parent(kit: Kit, fields: dict[str, str]) -> None:
+    kit.add("a")
+    kit.client.hset(kit.key("a"), mapping=fields)
+    assert cancel(kit, "a") == (1, 0, [])
+    assert kit.hash("a").keys() & {"x:edge", "failedReason"} == {"failedReason"}
