@@ -218,6 +218,7 @@ class Lane:
             self._start_all(fetched, take, look_again=len(commit.calls) > 1)
         elif take:
             self._slots.unclaim(take.count)
+            self._woken()  # those that found no slot free meanwhile
             # Only what may have arrived can have taken jobs; the fetch is in the last call.
             if isinstance(answers[-1], OutcomeUnknown):
                 self._reclaims.search(take.token)

@@ -206,3 +206,26 @@ def test_connections_that_break_all_the_time(valkey_server: Server, valkey_clien
     assert watch.events("stalled") == []
     assert {(job.refresh().attempts_started, job.refresh().attempts_made) for job in jobs} == {(1, 1)}
     direct.close()
+
+
+def test_many_queues_go_on_after_a_fetch_that_had_claimed_all_slots(valkey_server: Server) -> None:
+    """It fails, and what it gives back goes to those that have waited for slots meanwhile."""
+    queues = [f"q{i}" for i in range(4)]
+    with Proxy(valkey_server.socket) as proxy:
+        app = App(proxy.url)
+
+        @app.task(name="add")
+        async def add(a: int, b: int) -> int:
+            return a + b
+
+        with consuming(app, queues, concurrency=1, lock=15):
+            for _ in range(3):
+                jobs = [add.options(queue=queue).delay(1, 2) for queue in queues]
+                assert [job.result(timeout=5) for job in jobs] == [3] * 4
+                proxy.delay(2.0)
+                proxy.reset()  # all wake up, the first one fetches
+                awake = time.monotonic() + 0.5
+                eventually(lambda: time.monotonic() > awake)  # noqa: B023
+                proxy.reset()
+                proxy.heal()
+        app.close()
