@@ -11,7 +11,7 @@ from tasks_emq.core import control, runs
 from tasks_emq.core.calls import Call, Command
 from tasks_emq.core.codec import codec_of
 from tasks_emq.core.job import number
-from tasks_emq.core.keys import user_id
+from tasks_emq.core.keys import split_job_key, user_id
 from tasks_emq.core.replies import TakenJob, pairs
 from tasks_emq.errors import CannotSerialize, ConfigError, PayloadTooLarge
 from tasks_emq.job import Job
@@ -193,7 +193,7 @@ class JobContext:
 
     def _of_children(self, key: str, read: Callable[[bytes], R]) -> Command[dict[str, R]]:
         def by_id(reply: Any) -> dict[str, R]:
-            return {user_id(k.decode().rpartition(":")[2]): read(v) for k, v in pairs(reply).items()}
+            return {user_id(split_job_key(k.decode())[1]): read(v) for k, v in pairs(reply).items()}
 
         return Command(("HGETALL", self._app.keys(self.queue).key(f"{self._taken.id}:{key}")), by_id)
 

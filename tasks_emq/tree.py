@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 from tasks_emq.core import calls, reading
 from tasks_emq.core.calls import Command
-from tasks_emq.core.keys import keys_of_job, user_id
+from tasks_emq.core.keys import keys_of_job, split_job_key, user_id
 from tasks_emq.core.states import State
 from tasks_emq.core.streams import Items, Stream, Together
 from tasks_emq.errors import EmqError
@@ -100,7 +100,7 @@ def _look_at(level: Sequence[_Found]) -> Stream[Any]:
     for some in _parts(level, _TOGETHER // 3):
         asked: list[Any] = []
         for job in some:
-            keys, wire = keys_of_job(job.key), job.key.rpartition(":")[2]
+            keys, wire = keys_of_job(job.key), split_job_key(job.key)[1]
             name = Command(("HGET", job.key, "name"), lambda reply: None if reply is None else reply.decode())
             asked += (name, calls.get_state(keys, wire), reading.get_dependency_counts(keys, wire))
         answers = _checked((yield Together(asked)))
@@ -148,7 +148,7 @@ def _texts(reply: Sequence[bytes]) -> list[str]:
 
 
 def _frozen(job: _Found) -> JobTree:
-    keys, wire = keys_of_job(job.key), job.key.rpartition(":")[2]
+    keys, wire = keys_of_job(job.key), split_job_key(job.key)[1]
     return JobTree(
         user_id(wire), keys.queue, job.name, job.state, job.edge, tuple(map(_frozen, job.below)), job.hidden
     )

@@ -16,9 +16,11 @@ local function keys_of(prefix, id)
   }
 end
 
--- A parent or a child, by its full key, e.g. `emq:{q}:17`. The id is what follows the last colon.
+-- A parent or a child, by its full key, e.g. `emq:{q}:17`. The id is what follows the last colon, but for an iteration of
+-- a schedule, `repeat:<schedule>:<ms>`.
 local function parent_of(job_key)
-  local prefix, id = string.match(job_key, '^(.*:)([^:]+)$')
+  local prefix, id = string.match(job_key, '^(.-:)(repeat:.+:%d+)$')
+  if not id then prefix, id = string.match(job_key, '^(.*:)([^:]+)$') end
   return id and keys_of(prefix, id)
 end
 

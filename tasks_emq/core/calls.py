@@ -13,7 +13,7 @@ import msgpack
 
 from tasks_emq.core import replies
 from tasks_emq.core.job import JobData
-from tasks_emq.core.keys import QueueKeys
+from tasks_emq.core.keys import QueueKeys, split_job_key
 from tasks_emq.core.scripts import Script, script
 from tasks_emq.core.states import STATE_KEYS, State
 
@@ -176,7 +176,7 @@ def add_job(keys: QueueKeys, job: NewJob, *, timestamp_ms: int | None = None) ->
 
 def parent_field(parent_key: str, policy: str) -> dict[str, object]:
     """What a child's hash says of its parent. Source: protocol §2.1"""
-    base, _, parent_id = parent_key.rpartition(":")
+    base, parent_id = split_job_key(parent_key)
     return {"queueKey": base, "id": parent_id} | ({policy: True} if policy else {})
 
 

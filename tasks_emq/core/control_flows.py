@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 from tasks_emq.core import calls, control
 from tasks_emq.core.calls import Flow
 from tasks_emq.core.control import BATCH, Cancelled, Cleaned, Drained, Moved, Obliterated
-from tasks_emq.core.keys import QueueKeys
+from tasks_emq.core.keys import QueueKeys, split_job_key
 from tasks_emq.core.states import State
 from tasks_emq.errors import ConfigError, JobLocked
 
@@ -26,7 +26,7 @@ CLEANED: Final[dict[State, tuple[str, ...]]] = {
     "waiting": ("wait", "paused"),
 }
 
-_JOB_KEY = re.compile(r"(.+):\{([^{}]+)\}:([^:]+)", re.DOTALL)
+_BASE = re.compile(r"(.+):\{([^{}]+)\}", re.DOTALL)
 
 
 def cancel(keys: QueueKeys, job_id: str) -> Flow[bool]:
@@ -44,11 +44,12 @@ def cancel(keys: QueueKeys, job_id: str) -> Flow[bool]:
             more: Cancelled = yield control.cancel_job(where, wire, nonce, answer.cursor)
             todo.append((where, wire, more))
         for key in answer.left:
-            found = _JOB_KEY.fullmatch(key)
+            base, child = split_job_key(key)
+            found = _BASE.fullmatch(base)
             if found:
                 below = QueueKeys(found[2], found[1])
-                under: Cancelled = yield control.cancel_job(below, found[3], nonce)
-                todo.append((below, found[3], under))
+                under: Cancelled = yield control.cancel_job(below, child, nonce)
+                todo.append((below, child, under))
     return first.code > 0
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 
 from tasks_emq.core import replies
 from tasks_emq.core.calls import Call, NewJob, add_job
-from tasks_emq.core.keys import QueueKeys, user_id
+from tasks_emq.core.keys import QueueKeys, split_job_key, user_id
 from tasks_emq.core.replies import Added, raise_first
 from tasks_emq.core.scripts import script
 from tasks_emq.errors import ConfigError, EmqError, OutcomeUnknown
@@ -87,7 +87,7 @@ def under(node: Node, parent_key: str, policy: str) -> Node:
     """
     if node.job.dedup_id:
         raise ConfigError(f"{node.job.name}: a step that another one waits for cannot have a deduplication id")
-    base, _, parent_id = parent_key.rpartition(":")
+    base, parent_id = split_job_key(parent_key)
     flag = POLICIES[policy]
     opts = {**node.job.opts, "parent": {"id": parent_id, "queue": base}, flag: True}
     return replace(node, job=replace(node.job, opts=opts, parent_key=parent_key, parent_policy=flag))

@@ -19,6 +19,8 @@ _QUEUE_RULE = "a queue name is 1 to 128 characters without { } :, blanks, contro
 _BAD_IN_QUEUE = re.compile(r"[{}:\s\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _BAD_IN_PREFIX = re.compile(r"[{}\s\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+#: Source: protocol §9.1
+_ITERATION_KEY = re.compile(r"(.*?):(repeat:.+:[0-9]+)", re.DOTALL)
 
 
 def check_queue_name(name: str) -> str:
@@ -102,14 +104,26 @@ def queue_keys(queue: str, prefix: str) -> QueueKeys:
     return QueueKeys(queue, prefix)
 
 
+def split_job_key(job_key: str) -> tuple[str, str]:
+    """A job's full key as the base of its queue's keys and the wire id.
+
+    The id is what follows the last colon, but for an iteration of a schedule.
+
+    >>> split_job_key("emq:{q}:17"), split_job_key("emq:{q}:repeat:poll:17")
+    (('emq:{q}', '17'), ('emq:{q}', 'repeat:poll:17'))
+    """
+    found = _ITERATION_KEY.fullmatch(job_key)
+    base, _, wire = job_key.rpartition(":")
+    return (found[1], found[2]) if found else (base, wire)
+
+
 def keys_of_job(job_key: str) -> QueueKeys:
     """The keys of the queue that a job is on, from its full key; of any queue when it is no such key.
 
     >>> keys_of_job("emq:{emails}:17").key("wait")
     'emq:{emails}:wait'
     """
-    base = job_key.rpartition(":")[0]
-    prefix, _, queue = base.removesuffix("}").rpartition(":{")
+    prefix, _, queue = split_job_key(job_key)[0].removesuffix("}").rpartition(":{")
     return queue_keys(queue, prefix)
 
 

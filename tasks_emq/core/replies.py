@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from tasks_emq.core.job import JobData
-from tasks_emq.core.keys import user_id
+from tasks_emq.core.keys import split_job_key, user_id
 from tasks_emq.core.schedule import ScheduleData
 from tasks_emq.core.states import State
 from tasks_emq.errors import (
@@ -226,7 +226,7 @@ def removed(job_id: str, reply: int) -> None:
 
 def detached(child_key: str, reply: int) -> bool:
     """The answer of removeChildDependency-1, whose 1 means that there was nothing to detach."""
-    done(child_key.rpartition(":")[2], reply)
+    done(split_job_key(child_key)[1], reply)
     return reply == 0
 
 

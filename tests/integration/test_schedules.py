@@ -14,7 +14,7 @@ from consuming import Watch, consuming
 from ticking import DAY_S, note, slots
 from waiting import eventually
 
-from tasks_emq import App, Job, Queue
+from tasks_emq import App, Job, JobCancelled, JobContext, JobFailed, Queue, WaitForChildren
 
 
 @pytest.fixture
@@ -202,3 +202,43 @@ def test_many_at_one_moment(app: App, queue: Queue) -> None:
     with consuming(app):
         eventually(lambda: len(ran) == 90)
     assert max(Counter(ran).values()) == 1
+
+
+@pytest.mark.parametrize("memory", [False, True])
+def test_a_run_waits_for_children(memory: bool, url: str) -> None:
+    """It is a job like any other: released, failed, cancelled and taken apart with its children."""
+    app = App("memory://" if memory else url)
+    queue = Queue("default", app=app)
+
+    @app.task(name="part")
+    async def part(n: int) -> int:
+        if n < 0:
+            raise ValueError("no part")
+        return n
+
+    @app.task(name="whole")
+    async def whole(ctx: JobContext, *parts: int, delay: float = 0.0) -> list[int]:
+        if not ctx.waited:
+            await ctx.aadd_children(*(part.options(delay=delay).s(n) for n in parts))
+            raise WaitForChildren
+        return sorted((await ctx.achildren_values()).values())
+
+    with consuming(app):
+        good = queue.schedule("good", whole, (1, 2), every=3600)
+        bad = queue.schedule("a:b", whole, (1, -1), every=3600)
+        late = queue.schedule("late", whole, (3,), {"delay": 60}, every=3600)
+        assert good
+        assert bad
+        assert late
+        assert good.result(10) == [1, 2]
+        with pytest.raises(JobFailed, match="no part"):
+            bad.result(10)
+        eventually(lambda: late.state() == "waiting-children")
+        assert [node.state for node in late.tree().walk()] == ["waiting-children", "delayed"]
+        assert late.cancel()
+        with pytest.raises(JobCancelled):
+            late.result(10)
+    for job in (good, bad, late):
+        job.remove(children=True)
+    assert queue.counts()["failed"] == queue.counts()["completed"] == queue.counts()["waiting-children"] == 0
+    app.close()

@@ -7,9 +7,9 @@ from typing import Any
 
 import prestates as at
 from cases import Build, case
-from queue_kit import T0, Kit
+from queue_kit import KEEP_ALL, LOCK_MS, T0, Kit, ended
 
-from tasks_emq.core import calls, scheduling
+from tasks_emq.core import calls, control, flow, runs, scheduling
 from tasks_emq.core.calls import Call
 from tasks_emq.core.schedule import Schedule, Timing
 
@@ -130,3 +130,51 @@ case(UPDATE, "the next one exists", next_exists, iterate())
 case(UPDATE, "the next one has ended", next_ended, iterate())
 case(REMOVE, "the job is delayed", pending, remove)
 case(REMOVE, "the job waits", scheduled(), remove)
+
+
+# ---- an iteration as a job like any other: its id has colons in it
+
+
+def with_child(policy: str = "fpof", **more: Any) -> Callable[[Kit], None]:
+    """The first iteration waits for `a`, which runs."""
+
+    def prepare(kit: Kit) -> None:
+        scheduled()(kit)
+        job = kit.take(ts=at.LATER)
+        kit.add("a", parent_key=kit.key(job.id), parent_policy=policy, **more)
+        kit.run(runs.move_to_waiting_children(kit.keys, job.id, job.token, job.ats, ts_ms=at.LATER))
+
+    return prepare
+
+
+def end_child(**how: Any) -> Build:
+    def build(kit: Kit) -> Call[Any]:
+        with_child()(kit)
+        return runs.move_to_finished(kit.keys, ended(kit.take(ts=at.LATER), **how), None, KEEP_ALL, ts_ms=at.LATER)
+
+    return build
+
+
+FIRST = f"repeat:s:{T0}"
+case("moveToFinished-14", "the last child of an iteration", at.empty, end_child())
+case("moveToFinished-14", "a child fails an iteration", at.empty, end_child(failed=True, value="E: no"))
+case("cancelJob-2", "a pending iteration", pending, lambda kit: cancel_of(kit, f"repeat:s:{T0 + MINUTE_MS}"))
+case("cancelJob-2", "an iteration that waits for a child", with_child(), lambda kit: cancel_of(kit, FIRST))
+case("removeJob-2", "a pending iteration", pending, lambda kit: remove_of(kit, f"repeat:s:{T0 + MINUTE_MS}"))
+case("removeJob-2", "an iteration and its child", with_child(), lambda kit: remove_of(kit, FIRST))
+case("removeJob-2", "the child of an iteration", with_child(), lambda kit: remove_of(kit, "a"))
+case(
+    "removeChildDependency-1",
+    "the child of an iteration",
+    with_child(),
+    lambda kit: flow.detach_child(kit.keys, kit.key("a"), kit.key(FIRST), ts_ms=at.LATER),
+)
+case("extendLock-2", "an iteration", taken(), lambda kit: runs.extend_lock(kit.keys, FIRST, "T", LOCK_MS))
+
+
+def cancel_of(kit: Kit, job_id: str) -> Call[Any]:
+    return control.cancel_job(kit.keys, job_id, "n", ts_ms=at.LATER)
+
+
+def remove_of(kit: Kit, job_id: str) -> Call[Any]:
+    return calls.remove_job(kit.keys, job_id, children=True, ts_ms=at.LATER)

@@ -178,6 +178,16 @@ def test_a_child_fails_a_parent_that_runs(kit):
     assert kit.finish(parent, "E: no", failed=True).codes == [0]
 
 
+@pytest.mark.parametrize("wire", ["repeat:s:17", "repeat:%a%3Ab:17", "repeat:a:b:17", "repeat"])
+def test_a_parent_whose_id_looks_like_that_of_an_iteration(kit, wire):
+    """An iteration of a schedule has colons in its id, those of other clients in the schedule's own too."""
+    kit.add(wire, has_children=True)
+    child(kit, "a", parent=wire)
+    kit.finish(kit.take())
+    assert (kit.ids("waiting-children"), kit.ids("wait")) == ([], [wire])
+    assert processed(kit, wire) == {kit.key("a"): "r"}
+
+
 def test_a_parent_in_another_queue(kit):
     """One server, two queues: the parent is made ready in its own."""
     other = Kit(kit.client)

@@ -16,6 +16,7 @@ from tasks_emq.core.keys import (
     lookup_ids,
     new_job_id,
     queue_keys,
+    split_job_key,
     user_id,
     wire_id,
 )
@@ -256,3 +257,20 @@ def test_the_random_part_uses_every_letter_in_every_place():
     made = [new_job_id(0) for _ in range(3000)]
     for place in range(8, 20):
         assert len({job_id[place] for job_id in made}) == 62
+
+
+@pytest.mark.parametrize(
+    ("key", "base", "wire"),
+    [
+        ("emq:{q}:17", "emq:{q}", "17"),
+        ("emq:{q}:%order%3A42", "emq:{q}", "%order%3A42"),
+        ("emq:{q}:repeat:poll:17", "emq:{q}", "repeat:poll:17"),
+        ("emq:{q}:repeat:a:b:17", "emq:{q}", "repeat:a:b:17"),
+        ("emq:{repeat}:x", "emq:{repeat}", "x"),
+        ("bull:plain:17", "bull:plain", "17"),
+        ("x", "", "x"),
+    ],
+)
+def test_a_full_key_is_taken_apart(key, base, wire):
+    """The id of an iteration has colons in it, every other one is what follows the last colon."""
+    assert split_job_key(key) == (base, wire)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tasks_emq.core.keys import split_job_key
 from tasks_emq.core.model.keyspace import Keyspace
 from tasks_emq.core.model.parents import Parent, free_dedup, remove_job
 from tasks_emq.core.model.queue import Queue, lock_refusal, take_last
@@ -11,7 +12,7 @@ from tasks_emq.core.model.wire import flat, unpack, whole
 
 def _owner(key: str) -> tuple[str, str]:
     """A job's full key as the queue's prefix and the id."""
-    base, _, job_id = key.rpartition(":")
+    base, job_id = split_job_key(key)
     return f"{base}:", job_id
 
 

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import ParamSpec
 
+from tasks_emq.core.keys import split_job_key
 from tasks_emq.core.model.keyspace import Keyspace, ModelError, Zset, raw
 from tasks_emq.core.model.queue import Queue
 from tasks_emq.core.model.wire import from_json, whole
@@ -20,7 +21,7 @@ _LEVELS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Parent:
-    """A job and its queue, by its full key: `emq:{q}:17`. The id is what follows the last colon."""
+    """A job and its queue, by its full key: `emq:{q}:17`."""
 
     queue: Queue
     id: str
@@ -29,7 +30,7 @@ class Parent:
     @classmethod
     def of(cls, keys: Keyspace, key: str) -> Parent:
         """The job of a full key."""
-        base, _, job_id = key.rpartition(":")
+        base, job_id = split_job_key(key)
         return cls(Queue(keys, f"{base}:"), job_id, key)
 
     @property
