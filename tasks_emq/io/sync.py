@@ -17,8 +17,9 @@ from tasks_emq.core.streams import Items, Stream
 from tasks_emq.errors import EmqError
 from tasks_emq.io.address import Node
 from tasks_emq.io.connect import Server
-from tasks_emq.io.exchange import Patience, exchange, exchange_atomically, exchange_durably, packed, result_of
+from tasks_emq.io.exchange import Patience, exchange, packed, result_of
 from tasks_emq.io.flows import follow, follow_stream
+from tasks_emq.io.guarantees import exchange_atomically, exchange_durably
 from tasks_emq.io.routing import LOOK_EVERY_S
 from tasks_emq.io.steps import LostReply, Pause, Send, Work
 

@@ -23,17 +23,11 @@ from tasks_emq.core.durability import Guarantee
 from tasks_emq.core.scripts import Script
 from tasks_emq.errors import BrokerError, JobNotFound, OutcomeUnknown, QueueFull
 from tasks_emq.io import exchange as exchanges
+from tasks_emq.io import guarantees
 from tasks_emq.io.connect import Server
-from tasks_emq.io.exchange import (
-    LostReply,
-    Patience,
-    Pause,
-    Send,
-    exchange,
-    exchange_atomically,
-    exchange_durably,
-    packed,
-)
+from tasks_emq.io.exchange import Patience, exchange, packed
+from tasks_emq.io.guarantees import exchange_atomically, exchange_durably
+from tasks_emq.io.steps import LostReply, Pause, Send
 
 SERVER = Server.of("redis://:secret@host:1/0", connect_timeout_s=1.0)
 PATIENCE = Patience(2.0)
@@ -100,6 +94,7 @@ class Clock:
 def clock(monkeypatch):
     found = Clock()
     monkeypatch.setattr(exchanges, "monotonic", lambda: found.now)
+    monkeypatch.setattr(guarantees, "monotonic", lambda: found.now)
     return found
 
 
