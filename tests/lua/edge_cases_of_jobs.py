@@ -94,6 +94,45 @@ def with_children(kit: Kit) -> None:
 
 edge(with_children, *(control.cancel_job(KEYS, job_id, "n", ts_ms=LATER) for job_id in ("top", "k", "c", "none")))
 
+
+def without_priorities(kit: Kit) -> None:
+    at.due(kit)
+    kit.client.hdel(kit.key("d1"), "priority")
+    kit.client.hset(kit.key("d3"), "priority", "junk")
+
+
+def with_ended_children(kit: Kit) -> None:
+    """`top` has children of all kinds, one of them twice, one that is itself; each owns an id; `u` is nowhere."""
+    below = {"dependencies": ("k1", "k2", "top"), "unsuccessful": ("k3", "k4", "k5"), "processed": ("k6", "k2"),
+             "failed": ("k7",)}  # fmt: skip
+    for job_id in ("top", "u", *(f"k{n}" for n in range(1, 8))):
+        fields = {"name": "work", "parentKey": kit.key("top"), "deid": f"d{job_id}"}
+        kit.client.hset(kit.key(job_id), mapping=fields)  # type: ignore[arg-type]
+        kit.client.set(kit.key(f"de:d{job_id}"), job_id)
+    for name, children in below.items():
+        key, names = kit.key(f"top:{name}"), [kit.key(child) for child in children]
+        if name == "dependencies":
+            kit.client.sadd(key, *names)
+        elif name == "unsuccessful":
+            kit.client.zadd(key, {child: n for n, child in enumerate(names)})
+        else:
+            kit.client.hset(key, mapping=dict.fromkeys(names, "1"))  # type: ignore[arg-type]
+    kit.client.lpush(kit.key("wait"), "k1", "k2")
+    kit.client.zadd(kit.key("failed"), {"k3": 1, "k4": 1})
+
+
+edge(without_priorities, *(calls.promote_job(KEYS, job_id) for job_id in ("d1", "d2", "d3")))
+edge(
+    with_ended_children,
+    *(calls.remove_job(KEYS, job_id, children=children, ts_ms=LATER) for job_id in ("top", "u", "k1")
+      for children in (True, False)),
+)  # fmt: skip
+edge(
+    everything,
+    *(with_arg(calls.reprocess_job(KEYS, job_id, state, result_field="result", ts_ms=LATER), 2, "RPUSH")
+      for job_id, state in (("c1", "completed"), ("f1", "failed"))),
+)  # fmt: skip
+
 # ---- locks
 
 

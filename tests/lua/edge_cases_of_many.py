@@ -141,8 +141,22 @@ def legacy_many(count: int) -> at.Prepare:
 
 
 _RESUME = (calls.resume(KEYS), calls.resume(KEYS, event=False))
+
+
+def one_left_there(kit: Kit) -> None:
+    kit.client.rpush(kit.key("paused"), "j")
+    kit.add("d", delay_ms=500)
+
+
+def one_waits(kit: Kit) -> None:
+    kit.add("w")
+    kit.add("d", delay_ms=500)
+
+
 for _prepare in (
     at.empty,
+    one_left_there,
+    one_waits,
     at.waiting,
     at.prioritized,
     at.due,

@@ -254,3 +254,13 @@ def taken_over(kit: Kit) -> None:
 
 edge(everything, detach("k1", "parent"), detach("w1", "parent"), detach("none", "parent"), detach("k1", "none"))
 edge(taken_over, detach("k1", "parent"))
+
+
+def bare(kit: Kit) -> None:
+    """All that is left of `k1` is whose child it was."""
+    everything(kit)
+    kit.drop("k1")
+    kit.client.hset(kit.key("k1"), "parentKey", kit.key("parent"))
+
+
+edge(bare, detach("k1", "parent"))

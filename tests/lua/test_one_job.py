@@ -112,6 +112,15 @@ def test_removing(kit):
     assert kit.ids("active") == ["active-job"]
 
 
+def test_removing_what_stands_there_more_than_once(kit):
+    """removeJob: no id of a job that is gone stays behind."""
+    for job_id in ("a", "b"):
+        kit.add(job_id)
+    kit.client.rpush(kit.key("wait"), "a", "a")
+    kit.run(calls.remove_job(kit.keys, "a"))
+    assert kit.ids("wait") == ["b"]
+
+
 def test_running_a_completed_job_again(kit):
     """reprocessJob: behind those that wait, without what the end left; `atm` starts anew, `ats` stays (T6)."""
     kit.add("a")

@@ -234,3 +234,15 @@ def test_a_pass_that_cannot_see_whether_a_job_waits(kit: Kit) -> None:
     kit.reply(stalled_pass())
     assert kit.scores("marker") == {}
     kit.drop("prioritized")
+
+
+def test_a_record_of_another_type(kit: Kit) -> None:
+    """It is no schedule's, and stays."""
+    state(kit)
+    kit.drop("repeat:s")
+    kit.client.set(kit.key("repeat:s"), "text")
+    before = kit.dump()
+    with pytest.raises(redis.exceptions.ResponseError, match="WRONGTYPE EMQ the key"):
+        kit.reply(UNSCHEDULE)
+    assert kit.changed(before) == set()
+    kit.drop("repeat:s")

@@ -182,7 +182,8 @@ def remove(keys: Keyspace, args: list[str]) -> object:
         if job.queue.held_by(job.id) is not None:
             return 0
         if children == "1":
-            found += [child for child in _children(job) if child not in found]
+            known = {one.key for one in found}
+            found += {child.key: child for child in _children(job) if child.key not in known}.values()
     for job in reversed(found):
         place, existed = place_of(job.queue, job.id), job.there
         if job is found[0]:
