@@ -262,3 +262,14 @@ def test_a_job_that_was_held_back_and_is_there_by_now(kit: Kit, owner: str) -> N
     kit.finish_many(runs.Ended("a", "T", 1, "result", b"r"))
     freed = {"de:d"} if owner == "a" else set()
     assert kit.changed(before) == {"a", "a:lock", "active", "completed", "events", "dn:d"} | freed
+
+
+@pytest.mark.parametrize(
+    ("eta", "marker"), [(None, {"0": 0}), (T0 + 9, {"1": T0 + 9}), (T0 + 900, {"1": T0 + 60})]
+)
+def test_who_is_woken_by_many_adds(kit: Kit, eta: int | None, marker: dict[str, int]) -> None:
+    """Those of now wake a consumer; those of later tell when the earliest is due."""
+    kit.add("d", delay_ms=60)
+    kit.drop("marker")
+    kit.run(calls.add_many(kit.keys, [new_job("a", eta_ms=eta), new_job("b", eta_ms=eta)], timestamp_ms=T0))
+    assert kit.scores("marker") == marker

@@ -77,8 +77,8 @@ def test_slots_that_are_taken(stage: Stage, timing: Timing, taken: int) -> None:
     assert found == ([f"repeat:s:{slot}".encode(), slot - T0] if free else none_is_free)
 
 
-@pytest.mark.parametrize("past", [998, 999, 1000, 1001])
-@pytest.mark.parametrize("state", ["runs", "is gone", "waits", "never started"])
+@pytest.mark.parametrize("past", [999, 1000, 1499, 1500])
+@pytest.mark.parametrize("state", ["runs", "was taken late", "is gone", "waits", "never started"])
 def test_when_a_schedule_stands_still(client: redis.Redis, state: str, past: int) -> None:
     """A second after its slot, and a second after its iteration was taken."""
     kit = Kit(client)
@@ -86,12 +86,15 @@ def test_when_a_schedule_stands_still(client: redis.Redis, state: str, past: int
     wire = f"repeat:s:{T0}"
     if state == "runs":
         kit.client.hset(kit.key(wire), "processedOn", T0)
+    elif state == "was taken late":
+        kit.client.hset(kit.key(wire), "processedOn", T0 + 500)
     elif state == "is gone":
         kit.drop(wire)
     elif state == "never started":
         kit.client.hset(kit.key(wire), "processedOn", "junk")
     late = kit.stalled_pass(ts=T0 + past).late
-    assert late == ([wire] if past >= 1000 and state in ("runs", "is gone") else [])
+    since = {"runs": 1000, "is gone": 1000, "was taken late": 1500}.get(state, 9999)
+    assert late == ([wire] if past >= since else [])
 
 
 @pytest.mark.parametrize(
@@ -109,3 +112,25 @@ def test_when_a_schedule_is_over(client: redis.Redis, record: dict[str, str], ov
     kit.drop(f"repeat:s:{T0}")
     kit.client.hset(kit.key(RECORD), mapping=record)
     assert kit.stalled_pass(ts=T0 + 5000).late == ([] if over else [f"repeat:s:{T0}"])
+
+
+@pytest.mark.parametrize(("start", "slot"), [(None, T0 + 1), (T0 + 7, T0 + 7), (T0 - 7, T0)])
+def test_the_smallest_offset(stage: Stage, start: int | None, slot: int) -> None:
+    """One ms is one too; it stays what it is where the first slot is given by a start."""
+    made = schedule(Timing(every_ms=1000, offset_ms=1, start_ms=start))
+    stage.ready()
+    stage.ask(scheduling.add_scheduler(KEYS, made, None, ts_ms=T0))
+    assert stage.pair.client.zscore(KEYS.key("repeat"), "s") == slot
+    assert stage.pair.client.hget(KEYS.key(RECORD), "offset") == b"1"
+
+
+@pytest.mark.parametrize("ts", [T0, T0 + MINUTE_MS])
+def test_an_iteration_without_a_job(stage: Stage, ts: int) -> None:
+    """Its id in a list says nothing: the schedule told anew goes on as if it had ended."""
+    stage.do(scheduling.add_scheduler(KEYS, schedule(EVERY), None, ts_ms=T0))
+    stage.pair.drop(KEYS.key(f"repeat:s:{T0}"))
+    real = stage.pair._real(scheduling.add_scheduler(KEYS, schedule(EVERY), None, ts_ms=ts))
+    kit = Kit(stage.client)
+    assert real == [f"repeat:s:{T0 + MINUTE_MS}".encode(), T0 + MINUTE_MS - ts]
+    assert kit.scores("repeat") == {"s": T0 + MINUTE_MS}
+    assert kit.hash(RECORD)["ic"] == "2"
