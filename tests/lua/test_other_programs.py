@@ -243,3 +243,18 @@ def test_a_cancelled_job_with_half_a_parent(kit: Kit, fields: dict[str, str]) ->
     kit.client.hset(kit.key("a"), mapping=fields)
     assert cancel(kit, "a") == (1, 0, [])
     assert kit.hash("a").keys() & {"x:edge", "failedReason"} == {"failedReason"}
+
+
+def test_a_run_that_another_program_began(kit: Kit) -> None:
+    """It has no fence and no lock, and is handed back by those who need none."""
+    kit.add("a")
+    kit.client.lmove(kit.key("wait"), kit.key("active"), "RIGHT", "LEFT")
+    assert kit.reply(runs.hand_back(kit.keys, "a", runs.NO_LOCK, "")) == 0
+    assert (kit.ids("wait"), kit.ids("active")) == (["a"], [])
+
+
+def test_orphans_open_no_window(kit: Kit) -> None:
+    kit.run(control.set_limits(kit.keys, {"max": 5, "duration": 60_000}))
+    kit.client.lpush(kit.key("wait"), "x", "y")
+    found = kit.fetch("T", 9)
+    assert (list(found.jobs), list(found.dropped), kit.get("limiter")) == ([], ["x", "y"], None)
