@@ -16,7 +16,7 @@ from tasks_emq.core.durability import Guarantee
 from tasks_emq.core.streams import Items, Stream
 from tasks_emq.errors import EmqError
 from tasks_emq.io.address import Node
-from tasks_emq.io.connect import Server
+from tasks_emq.io.connect import Server, in_handshake
 from tasks_emq.io.exchange import Patience, exchange, packed, result_of
 from tasks_emq.io.flows import follow, follow_stream
 from tasks_emq.io.guarantees import exchange_atomically, exchange_durably
@@ -186,6 +186,10 @@ class AsyncClient:
             await connection.disconnect(nowait=True)
         connection = self.server.async_connection(node=node)
         await connection.connect()
+        if self.server.over_tls:
+            with in_handshake():
+                await connection.send_command("PING")
+                await connection.read_response()
         if self._name and not (node and node.sentinel):
             # Hosts that forbid CLIENT only lose the name.
             with suppress(redis.exceptions.ResponseError):

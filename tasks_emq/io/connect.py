@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -21,7 +22,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from tasks_emq.errors import BrokerError, ConfigError, QueueFull
-from tasks_emq.io import address, embedded, memory
+from tasks_emq.io import address, embedded, memory, tls
 from tasks_emq.io.address import Address, Node, hide_password
 from tasks_emq.io.routing import Cluster, Route, Service
 from tasks_emq.io.steps import Commands
@@ -60,6 +61,11 @@ class Server:
     def is_cluster(self) -> bool:
         """Whether the keys of several queues are on several nodes, so that no transaction can span them."""
         return self.address is not None and self.address.kind == "cluster"
+
+    @property
+    def over_tls(self) -> bool:
+        """Whether connections are encrypted."""
+        return self.address is not None and self.address.tls
 
     @classmethod
     def of(cls, url: str, *, connect_timeout_s: float = 1.0) -> Server:
@@ -101,7 +107,7 @@ class Server:
         Args:
             read_timeout_s: seconds without a byte after which it breaks. node: to which; None: the only one.
         """
-        kinds = redis.Connection, redis.SSLConnection, redis.UnixDomainSocketConnection
+        kinds = redis.Connection, tls.Connection, redis.UnixDomainSocketConnection
         kind, settings = self._settings(node, kinds)
         settings |= {"retry": Retry(NoBackoff(), 0), "socket_timeout": read_timeout_s}
         made: redis.Connection = kind(**settings)
@@ -110,13 +116,13 @@ class Server:
     def async_connection(self, *, node: Node | None = None) -> redis.asyncio.Connection:
         """The same for asyncio; its caller bounds the time of each exchange."""
         of = redis.asyncio
-        kind, settings = self._settings(node, (of.Connection, of.SSLConnection, of.UnixDomainSocketConnection))
+        kind, settings = self._settings(node, (of.Connection, tls.AsyncConnection, of.UnixDomainSocketConnection))
         settings |= {"retry": AsyncRetry(NoBackoff(), 0), "socket_timeout": None}
         made: redis.asyncio.Connection = kind(**settings)
         return made
 
     def _settings(self, node: Node | None, kinds: tuple[Any, Any, Any]) -> tuple[Any, dict[str, Any]]:
-        plain, tls, unix = kinds
+        plain, secure, unix = kinds
         found = self.address
         if found is None:
             directory, ephemeral = embedded.parse(self.url)
@@ -127,7 +133,7 @@ class Server:
             kind = unix
             settings["path"] = found.path
         else:
-            kind = tls if found.tls else plain
+            kind = secure if found.tls else plain
             node = node or found.nodes[0]
             settings |= {"host": node.host, "port": node.port}
         settings |= {
@@ -143,6 +149,37 @@ class Server:
         if "maint_notifications_config" in known:
             settings["maint_notifications_config"] = None
         return kind, settings
+
+
+#: Errors that a server answers; redis-py takes some of them for broken connections.
+_ANSWERS = (
+    redis.exceptions.ResponseError,
+    redis.exceptions.AuthenticationError,
+    redis.exceptions.BusyLoadingError,
+)
+
+
+@contextmanager
+def in_handshake() -> Iterator[None]:
+    """Around the first exchange of a TLS connection, which shows whether the server took our certificate.
+
+    Without it the first request of a user would break, and look as if it might have been executed: in TLS 1.3 the
+    server says no when our side of the handshake is over.
+
+    Raises:
+        redis.exceptions.ConnectionError: it did not, and nothing was executed.
+    """
+    try:
+        yield
+    except redis.exceptions.TimeoutError:
+        raise
+    except _ANSWERS:
+        pass  # it is answered, so we are in
+    except (redis.exceptions.ConnectionError, OSError) as error:
+        raise redis.exceptions.ConnectionError(
+            "the server ended the TLS connection at once; does it ask for a certificate (ssl_certfile) of an "
+            f"authority that it knows? ({error})"
+        ) from error
 
 
 @cache

@@ -16,7 +16,7 @@ from tasks_emq.core.durability import Guarantee
 from tasks_emq.core.streams import Items, Stream
 from tasks_emq.errors import EmqError
 from tasks_emq.io.address import Node
-from tasks_emq.io.connect import Server
+from tasks_emq.io.connect import Server, in_handshake
 from tasks_emq.io.exchange import Patience, exchange, packed, result_of
 from tasks_emq.io.flows import follow, follow_stream
 from tasks_emq.io.guarantees import exchange_atomically, exchange_durably
@@ -193,6 +193,10 @@ class Client:
             patience = min(self.server.connect_timeout_s, step.within_s) if step.node else self.patience.total_s
             connection = self.server.connection(read_timeout_s=patience, node=step.node)
         connection.connect()
+        if self.server.over_tls:
+            with in_handshake():
+                connection.send_command("PING")
+                connection.read_response()
         if self._name and not (step.node and step.node.sentinel):
             # Hosts that forbid CLIENT only lose the name.
             with suppress(redis.exceptions.ResponseError):

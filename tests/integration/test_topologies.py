@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import sys
 import threading
@@ -13,21 +14,31 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import servers
 import topologies
+from click.testing import CliRunner
 from consuming import Program, consuming
-from topologies import Topology
+from topologies import Process, Topology
 from waiting import eventually
 
 from tasks_emq import App, BrokerError, ConfigError, NotReplicated, Queue, chain, chord
+from tasks_emq.cli.admin import main
 
 pytestmark = pytest.mark.matrix
 
 _KINDS = {"single": topologies.single, "sentinel": topologies.sentinel, "cluster": topologies.cluster}
 
+_EACH = [(kind, server) for kind in _KINDS for server in servers.KINDS]
+#: Where a master can fail over.
+_MANY = pytest.mark.parametrize(("kind", "server"), [each for each in _EACH if each[0] != "single"])
+#: Seconds within which a consumer works again when there is a new master. Source: reliability G6
+_RESUMED_S = 3.0
 
-@pytest.fixture(scope="module", params=list(_KINDS))
+
+@pytest.fixture(scope="module", params=_EACH, ids="-".join)
 def topology(request: pytest.FixtureRequest) -> Iterator[Topology]:
-    with _KINDS[request.param]("valkey") as made:
+    kind, server = request.param
+    with _KINDS[kind](server) as made:
         yield made
 
 
@@ -140,6 +151,30 @@ def test_the_jobs_of_a_killed_consumer_are_recovered(url, tmp_path, monkeypatch)
     assert held.refresh().stalled == 1
 
 
+def test_the_doctor_comes_to_the_node_of_each_queue(topology, url):
+    tasks = Tasks(url)
+    queues = [f"q{i}" for i in range(4)]
+    jobs = [tasks.add.options(queue=queue, delay=1000).delay(1, 1) for queue in queues]
+    for queue, job in zip(queues, jobs, strict=True):
+        keys = tasks.app.keys(queue)
+        with topology.client(keys.key("delayed")) as client:
+            client.zrem(keys.key("delayed"), job.id)
+            client.hdel(keys.key(job.id), "delay")  # so that it is mended into `wait`
+
+    def doctor(*options: str) -> tuple[int, str]:
+        told = CliRunner().invoke(main, ["doctor", "--url", url, "--patience", "0.1", *options, *queues])
+        return told.exit_code, told.stdout
+
+    status, text = doctor()
+    assert (status, text.count("I1 unplaced")) == (1, 4), text
+    status, text = doctor("--repair")
+    assert (status, text.count("mended  I1 unplaced")) == (0, 4), text
+    status, text = doctor()
+    assert (status, text.count("nothing is wrong")) == (0, 4), text
+    with consuming(tasks.app, queues):
+        assert [job.result(10) for job in jobs] == [2] * 4
+
+
 # -- what only some have ------------------------------------------------------------------------------------
 
 
@@ -214,9 +249,9 @@ def test_slots_move_under_load_and_nothing_is_lost_or_run_twice(topology, url):
     assert not Queue("default", app=tasks.app).doctor(repair=True).left
 
 
-@pytest.mark.parametrize("kind", ["sentinel", "cluster"])
-def test_a_master_is_killed_under_load_and_all_go_on_by_themselves(kind):
-    with _KINDS[kind]("valkey") as topology:
+@_MANY
+def test_a_master_is_killed_under_load_and_all_go_on_by_themselves(kind, server):
+    with _KINDS[kind](server) as topology:
         tasks = Tasks(topology.url, durability="replica")
         queue = Queue("default", app=tasks.app)
         key = tasks.app.keys("default").key("wait")
@@ -255,9 +290,9 @@ def test_a_master_is_killed_under_load_and_all_go_on_by_themselves(kind):
         assert not [error for error in load.refused if "may have been executed" not in error]
 
 
-@pytest.mark.parametrize("kind", ["sentinel", "cluster"])
-def test_a_master_that_hangs_holds_up_nobody(kind):
-    with _KINDS[kind]("valkey") as topology:
+@_MANY
+def test_a_master_that_hangs_holds_up_nobody(kind, server):
+    with _KINDS[kind](server) as topology:
         tasks = Tasks(topology.url)
         key = tasks.app.keys("default").key("wait")
         # By itself the sleeper would take its connection for lost after 12 s.
@@ -274,3 +309,31 @@ def test_a_master_that_hangs_holds_up_nobody(kind):
                 assert time.monotonic() - started < 11, "the sleeper gave up by itself; it did not look"
             finally:
                 master.thaw()
+
+
+@_MANY
+def test_a_consumer_works_again_soon_after_there_is_a_new_master(kind, server):
+    """EMQ_N=n kills the master n times."""
+    with _KINDS[kind](server) as topology:
+        tasks, took = Tasks(topology.url), []
+        key = tasks.app.keys("default").key("wait")
+        with consuming(tasks.app):
+            for number in range(int(os.environ.get("EMQ_N", "2"))):
+                assert tasks.note.delay(-1).result(10) == -1
+                old = topology.master_of(key)
+                old.server.kill()
+                eventually(lambda: _other_leads(topology, key, old), timeout=30, every=0.01)  # noqa: B023
+                there = time.monotonic()
+                tasks.note.delay(number)
+                eventually(lambda: number in tasks.runs, timeout=20)  # noqa: B023
+                took.append(time.monotonic() - there)
+                old.server.restart()
+                eventually(topology.whole, timeout=40, every=0.1)
+        assert max(took) <= _RESUMED_S, took
+
+
+def _other_leads(topology: Topology, key: str, old: Process) -> bool:
+    try:
+        return topology.master_of(key) != old
+    except (IndexError, LookupError):
+        return False  # nobody, at the moment

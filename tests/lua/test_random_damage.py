@@ -6,11 +6,12 @@ EMQ_TEST_LONG=1 takes two hundred times as many examples; EMQ_N=n takes n, chose
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import redis
+import topologies
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from invariants import PLACES, jobs, places, read, violations
@@ -128,29 +129,52 @@ class World:
             self.client.restore(key, 0, self.old[key.encode()], replace=True)
 
 
-@pytest.mark.foreign_keys
-@settings(
+MANY = settings(
     max_examples=6000 if os.environ.get("EMQ_TEST_LONG") == "1" else int(os.environ.get("EMQ_N", "30")),
     deadline=None,
     database=None,
     derandomize="EMQ_N" not in os.environ,
     suppress_health_check=list(HealthCheck),
 )
-@given(
+DAMAGED = given(
     before=st.lists(st.tuples(st.sampled_from(STEPS), PICK), min_size=3, max_size=15),
     after=st.lists(st.tuples(st.sampled_from(STEPS), PICK), max_size=8),
     acts=st.lists(st.tuples(st.sampled_from(ACTS), PICK, PICK), min_size=1, max_size=6),
 )
+
+
+@pytest.mark.foreign_keys
+@MANY
+@DAMAGED
 def test_random_damage_is_mended(valkey_client: redis.Redis, valkey_url: str, before, after, acts) -> None:
-    valkey_client.flushall()
-    world = World(valkey_client)
+    assert_mended(valkey_client, valkey_url, before, after, acts)
+
+
+@pytest.mark.foreign_keys
+@pytest.mark.matrix
+@MANY
+@DAMAGED
+def test_random_damage_is_mended_on_a_cluster(cluster: tuple[redis.Redis, str], before, after, acts) -> None:
+    assert_mended(*cluster, before, after, acts)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[tuple[redis.Redis, str]]:
+    """The node that has the queue, and the URL of all."""
+    with topologies.cluster("valkey") as made, made.client("emq:{q}:wait") as client:
+        yield client, made.url
+
+
+def assert_mended(client: redis.Redis, url: str, before: Any, after: Any, acts: Any) -> None:
+    client.flushall()
+    world = World(client)
     for step in before:
         world.step(*step)
     world.remember()
     for step in after:
         world.step(*step)
     kit = world.kit
-    app = App(valkey_url)
+    app = App(url)
     queue = Queue("q", app=app)
     try:
         healthy = queue.doctor(patience=SOON).violations
@@ -158,12 +182,12 @@ def test_random_damage_is_mended(valkey_client: redis.Redis, valkey_url: str, be
         assert {v.kind for v in healthy} <= {"unlocked", "overdue"}, healthy
         for act in acts:
             world.damage(*act)
-        present = set(jobs(read(valkey_client, kit.keys.prefix))) - {"ghost"}
+        present = set(jobs(read(client, kit.keys.prefix))) - {"ghost"}
         named = {job for job in present if kit.hash(job).get("name") or "args" in kit.hash(job)}
         report = queue.doctor(repair=True, patience=SOON)
         assert report.left == []
         assert queue.doctor(patience=SOON).violations == [], report.violations
-        dump = read(valkey_client, kit.keys.prefix)
+        dump = read(client, kit.keys.prefix)
         assert violations(dump) == []
         assert named - set(places(dump)) == set(), report.violations
         work_off(kit)

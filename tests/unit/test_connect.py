@@ -20,6 +20,7 @@ from redis.exceptions import (
 )
 
 from tasks_emq.errors import BrokerError, ConfigError, QueueFull
+from tasks_emq.io import tls
 from tasks_emq.io.address import hide_password
 from tasks_emq.io.connect import Server, environment_url, is_transient, refused
 
@@ -168,7 +169,7 @@ def test_only_the_blocking_colour_has_a_read_timeout():
     ("url", "kinds"),
     [
         (TCP, [redis.Connection, redis.asyncio.Connection]),
-        (TLS, [redis.SSLConnection, redis.asyncio.SSLConnection]),
+        (TLS, [tls.Connection, tls.AsyncConnection]),
         (UNIX, [redis.UnixDomainSocketConnection, redis.asyncio.UnixDomainSocketConnection]),
     ],
 )
