@@ -273,3 +273,17 @@ def test_who_is_woken_by_many_adds(kit: Kit, eta: int | None, marker: dict[str, 
     kit.drop("marker")
     kit.run(calls.add_many(kit.keys, [new_job("a", eta_ms=eta), new_job("b", eta_ms=eta)], timestamp_ms=T0))
     assert kit.scores("marker") == marker
+
+
+@pytest.mark.foreign_keys
+@pytest.mark.parametrize("wrong", ["", "metrics:completed", "metrics:completed:data"])
+def test_a_metric_of_another_program(kit: Kit, wrong: str) -> None:
+    """It says when it was counted last, but not how far; a key of a wrong type counts nothing, and ends no run."""
+    kit.client.hset(kit.key("metrics:completed"), mapping={"count": 4, "prevTS": T0 - 180_000})
+    if wrong:
+        kit.drop(wrong)
+        kit.client.set(kit.key(wrong), "x")
+    assert kit.finish(kit.running("a"), metrics=9).codes == [0]
+    if not wrong:
+        assert kit.ids("metrics:completed:data") == ["0", "0", "4"]
+        assert kit.hash("metrics:completed") == {"count": "5", "prevTS": str(T0), "prevCount": "4"}
