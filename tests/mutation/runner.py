@@ -167,20 +167,21 @@ class Runner:
         killer, complete = self._forked(run, self.limit_s + 20) or (_HUNG, True)
         if killer:
             self._kills[killer] += 1
-            self._kills_of.setdefault(mutant.file, Counter())[killer] += 1
+            for of in (mutant.file, mutant.kind):
+                self._kills_of.setdefault(of, Counter())[killer] += 1
         return Verdict(mutant, killer, len(names), complete, time.monotonic() - began)
 
     # -- how ----------------------------------------------------------------------------------------------
 
     def _in_order(self, mutant: Mutant) -> list[str]:
-        """The tests that can see it; quick ones, thorough ones, and those that found others here, first."""
+        """The tests that can see it; quick and thorough ones, and those that found others here or of a kind, first."""
         place = (mutant.file, mutant.statement)
-        here = self._kills_of.get(mutant.file, Counter())
+        here, alike = (self._kills_of.get(of, Counter()) for of in (mutant.file, mutant.kind))
         script = mutant.file.removesuffix(".lua")
         names = [name for name, found in self.reached.items() if place in found.places and name in self._items]
 
         def cost(name: str) -> float:
-            found = here[name] + min(self._kills[name], 50) * 0.02
+            found = here[name] + alike[name] + min(self._kills[name], 50) * 0.02
             thorough = _BREAKING if mutant.kind == "swap" else _THOROUGH
             if script in name and any(file in name for file in thorough):
                 found += 50
