@@ -77,7 +77,7 @@ def test_a_deduplication_id_at_its_end(kit: Kit, rest: int, owner: str, stays: b
     assert kit.get("de:d") == (owner if stays else None)
 
 
-@pytest.mark.parametrize("priority", [0, 3])
+@pytest.mark.parametrize("priority", [0, 1, 3])
 def test_what_is_due(kit: Kit, priority: int) -> None:
     """All scores of this ms and of those before; none of the next."""
     for job_id in ("early", "first", "last", "next"):

@@ -45,7 +45,8 @@ def test_a_due_job_whose_priority_is_none(kit: Kit, priority: str) -> None:
     kit.add("b", delay_ms=5)
     kit.client.hset(kit.key("a"), "priority", priority)
     kit.client.hdel(kit.key("b"), "priority")
-    assert [job.id for job in kit.fetch("T", 9, ts=T0 + 5).jobs] == ["a", "b"]
+    kit.fetch("T", 0, ts=T0 + 5)
+    assert kit.ids("wait") == ["b", "a"]
     assert kit.client.exists(kit.key("prioritized")) == 0
 
 
@@ -258,3 +259,14 @@ def test_orphans_open_no_window(kit: Kit) -> None:
     kit.client.lpush(kit.key("wait"), "x", "y")
     found = kit.fetch("T", 9)
     assert (list(found.jobs), list(found.dropped), kit.get("limiter")) == ([], ["x", "y"], None)
+
+
+@pytest.mark.foreign_keys
+@pytest.mark.parametrize("key", ["p:dependencies", "waiting-children"])
+def test_a_child_is_cleaned_away_under_a_parent_that_is_wrong(kit: Kit, key: str) -> None:
+    """It goes; its parent stays, and has the note."""
+    family(kit, children=("a",))
+    kit.drop(key)
+    kit.client.set(kit.key(key), "x")
+    assert kit.run(control.clean(kit.keys, "wait", 0, ts_ms=T0)).ids == ["a"]
+    assert (kit.ids("wait"), kit.hash("a"), kit.hash("p")["x:edge"]) == ([], {}, kit.key("a"))
