@@ -6,7 +6,7 @@ import pytest
 import redis
 from queue_kit import T0, Kit, new_job
 
-from tasks_emq.core import calls
+from tasks_emq.core import calls, runs
 
 
 @pytest.fixture
@@ -48,3 +48,12 @@ def test_an_owner_that_is_replaced_takes_it_along(kit: Kit) -> None:
     assert add(kit, "c", replace=True) == [b"c", 1]
     assert (kit.get("de:d"), kit.hash("dn:d"), kit.hash("a")) == ("c", {}, {})
     assert (kit.ids("delayed"), kit.ids("wait")) == ([], ["c"])
+
+
+def test_an_owner_that_is_forgotten_takes_nothing_along(kit: Kit) -> None:
+    """A time to live is over when it is, whatever becomes of the job; the record of a later one stays too."""
+    add(kit, "a", ttl=60_000)
+    retention = runs.Retention(completed_age_s=None, completed_count=1)
+    kit.finish(kit.take(), retention=retention)
+    kit.finish(kit.running("b"), retention=retention, ts=T0 + 1)
+    assert (kit.ids("completed"), kit.hash("a"), kit.get("de:d")) == (["b"], {}, "a")
