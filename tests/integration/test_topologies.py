@@ -30,7 +30,7 @@ _KINDS = {"single": topologies.single, "sentinel": topologies.sentinel, "cluster
 
 _EACH = [(kind, server) for kind in _KINDS for server in servers.KINDS]
 #: Where a master can fail over.
-_MANY = pytest.mark.parametrize(("kind", "server"), [each for each in _EACH if each[0] != "single"])
+_MANY = pytest.mark.parametrize(("kind", "made_by"), [each for each in _EACH if each[0] != "single"])
 #: Seconds within which a consumer works again when there is a new master. Source: reliability G6
 _RESUMED_S = 3.0
 
@@ -250,8 +250,8 @@ def test_slots_move_under_load_and_nothing_is_lost_or_run_twice(topology, url):
 
 
 @_MANY
-def test_a_master_is_killed_under_load_and_all_go_on_by_themselves(kind, server):
-    with _KINDS[kind](server) as topology:
+def test_a_master_is_killed_under_load_and_all_go_on_by_themselves(kind, made_by):
+    with _KINDS[kind](made_by) as topology:
         tasks = Tasks(topology.url, durability="replica")
         queue = Queue("default", app=tasks.app)
         key = tasks.app.keys("default").key("wait")
@@ -291,8 +291,8 @@ def test_a_master_is_killed_under_load_and_all_go_on_by_themselves(kind, server)
 
 
 @_MANY
-def test_a_master_that_hangs_holds_up_nobody(kind, server):
-    with _KINDS[kind](server) as topology:
+def test_a_master_that_hangs_holds_up_nobody(kind, made_by):
+    with _KINDS[kind](made_by) as topology:
         tasks = Tasks(topology.url)
         key = tasks.app.keys("default").key("wait")
         # By itself the sleeper would take its connection for lost after 12 s.
@@ -312,9 +312,9 @@ def test_a_master_that_hangs_holds_up_nobody(kind, server):
 
 
 @_MANY
-def test_a_consumer_works_again_soon_after_there_is_a_new_master(kind, server):
+def test_a_consumer_works_again_soon_after_there_is_a_new_master(kind, made_by):
     """EMQ_N=n kills the master n times."""
-    with _KINDS[kind](server) as topology:
+    with _KINDS[kind](made_by) as topology:
         tasks, took = Tasks(topology.url), []
         key = tasks.app.keys("default").key("wait")
         with consuming(tasks.app):
