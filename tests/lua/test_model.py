@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from functools import cache
 from time import time
 from typing import Any
@@ -65,6 +66,7 @@ TOKENS = st.sampled_from(["T1", "T2"])
 FLAGS = st.booleans()
 #: Steps that empty or stop the queue are skipped unless this is 0: else little ever gets far.
 SELDOM = st.integers(0, 3)
+ITERATION = re.compile(r"repeat:.+:\d+")
 
 
 def comparable(value: Any) -> Any:
@@ -257,6 +259,11 @@ class Queues(RuleBasedStateMachine):
         ids = sorted(self.pair.dump.get(place, ("", ()))[1])
         return ids[ord(job_id) % len(ids)] if ids and job_id > "b" else job_id
 
+    def an_iteration(self, job_id: str, wanted: int) -> str:
+        """At times a job of a schedule, whose id has colons in it, when there is one."""
+        ids = sorted(short for short in self.pair.dump if ITERATION.fullmatch(short))
+        return ids[ord(job_id) % len(ids)] if ids and wanted == 0 else job_id
+
     def a_run(self, pick: int) -> TakenJob:
         """A run that is under way; at times one that was, whose end must then be refused."""
         active = self.pair.dump.get("active", ("list", ()))[1]
@@ -384,6 +391,23 @@ class Queues(RuleBasedStateMachine):
         self.pair.ask(runs.retry_job(KEYS, run, ts_ms=self.now, lifo=lifo))
 
     @precondition(lambda self: self.taken)
+    @rule(pick=st.integers(0, 7), child=IDS, policy=st.sampled_from(["", "fpof", "cpof", "idof", "rdof"]),
+          how=st.sampled_from(["", "added", "ahead", "one"]))  # fmt: skip
+    def wait_for_children(self, pick, child, policy, how):
+        """A run that adds a child and waits for it, or that finds what there is open before it begins."""
+        job = self.a_run(pick)
+        if how != "ahead":
+            fence = {"token": job.token, "ats": str(job.ats)}
+            added = new_job(child, parent_key=KEYS.key(job.id), parent_policy=policy, nonce="w", within=fence)
+            self.pair.ask(calls.add_job(KEYS, added, timestamp_ms=self.now))
+        self.pair.ask(
+            runs.move_to_waiting_children(
+                KEYS, job.id, job.token, job.ats, added=how == "added", begun=how != "ahead",
+                child=KEYS.key(child) if how == "one" else "", ts_ms=self.now,
+            )
+        )  # fmt: skip
+
+    @precondition(lambda self: self.taken)
     @rule(pick=st.integers(0, 7), limit=st.sampled_from([None, None, 600_000]))
     def hand_back(self, pick, limit):
         job = self.a_run(pick)
@@ -430,10 +454,11 @@ class Queues(RuleBasedStateMachine):
 
     # -- from outside -------------------------------------------------------------------------------------
 
-    @rule(job_id=IDS, children=FLAGS, seldom=SELDOM)
-    def remove(self, job_id, children, seldom):
+    @rule(job_id=IDS, children=FLAGS, iteration=SELDOM, seldom=SELDOM)
+    def remove(self, job_id, children, iteration, seldom):
         if seldom:
             return
+        job_id = self.an_iteration(job_id, iteration)
         self.pair.ask(calls.remove_job(KEYS, job_id, children=children, ts_ms=self.now))
 
     @rule(job_id=IDS, state=st.sampled_from(["completed", "failed"]))
@@ -468,10 +493,11 @@ class Queues(RuleBasedStateMachine):
             return
         self.pair.ask(control.set_limits(KEYS, limits))
 
-    @rule(job_id=IDS, nonce=st.sampled_from(["c1", "c2"]), seldom=SELDOM)
-    def cancel(self, job_id, nonce, seldom):
+    @rule(job_id=IDS, nonce=st.sampled_from(["c1", "c2"]), iteration=SELDOM, seldom=SELDOM)
+    def cancel(self, job_id, nonce, iteration, seldom):
         if seldom > 1:
             return
+        job_id = self.an_iteration(job_id, iteration)
         self.pair.ask(control.cancel_job(KEYS, job_id, nonce, ts_ms=self.now))
 
     @rule(state=st.sampled_from(["failed", "completed", "delayed"]), count=st.integers(1, 3), seldom=SELDOM)
