@@ -15,7 +15,7 @@ from tasks_emq.context import JobContext
 from tasks_emq.core.codec import Codec, codec
 from tasks_emq.core.durability import Guarantee, Level, checked_level, strongest
 from tasks_emq.core.keys import QueueKeys, check_prefix, check_queue_name, lookup_ids, queue_keys
-from tasks_emq.core.options import MAX_PAYLOAD, JobOptions, seconds, whole
+from tasks_emq.core.options import MAX_PAYLOAD, JobOptions, by_queue, seconds, whole
 from tasks_emq.core.retry import RetryPolicy
 from tasks_emq.core.runs import MAX_METRICS, Retention
 from tasks_emq.core.schedule import Timing
@@ -186,7 +186,6 @@ class App:
         durability: what an add waits for. `fast`: the server has the job in memory; `everysec`, `always`: the same
             on a server whose log is set so, else ConfigError; `replica`: one replica has it too, else
             NotReplicated.
-        max_payload: bytes of packed arguments.
 
     Raises:
         ConfigError: a value breaks a rule, which the message names.
@@ -207,15 +206,18 @@ class App:
         durability: Level = "fast",
     ) -> None:
         self._url = url
-        self._server = None if url is None else Server.of(url, connect_timeout_s=enqueue_timeout / 2)
+        self.patience = Patience(seconds("enqueue_timeout", enqueue_timeout))
+        self._server = None if url is None else Server.of(url, connect_timeout_s=self.patience.total_s / 2)
         self.prefix = check_prefix(prefix)
         self.default_queue = check_queue_name(default_queue)
         self._codec = _codec(codec)
-        self._codecs = {check_queue_name(queue): _codec(name) for queue, name in (codecs or {}).items()}
-        self._retention = retention or Retention()
-        self._retentions = dict(retentions or {})
+        self._codecs = {queue: _codec(name) for queue, name in by_queue("codecs", codecs).items()}
+        self._retention = _retention("retention", Retention() if retention is None else retention)
+        self._retentions = {
+            queue: _retention(f"retentions[{queue!r}]", kept)
+            for queue, kept in by_queue("retentions", retentions).items()
+        }
         self.metrics = whole("metrics", metrics, 0, MAX_METRICS)
-        self.patience = Patience(seconds("enqueue_timeout", enqueue_timeout))
         self._durability = checked_level(durability)
         self.registry = Registry()
         self.task = TaskMaker(lambda: self)
@@ -347,6 +349,12 @@ def client_name(keys: QueueKeys) -> str:
 
 def _codec(name: str) -> Codec:
     return codec(name)
+
+
+def _retention(name: str, value: object) -> Retention:
+    if not isinstance(value, Retention):
+        raise ConfigError(f"{name}={value!r}: a Retention")
+    return value
 
 
 _default: App | None = None

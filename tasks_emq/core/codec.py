@@ -251,7 +251,7 @@ def codec(name: str) -> Codec:
     Raises:
         ConfigError: no codec has this name.
     """
-    if name not in _CODECS:
+    if not isinstance(name, str) or name not in _CODECS:
         raise ConfigError(f"codec {name!r} is not known; there are {', '.join(map(repr, _CODECS))}")
     return _CODECS[name]
 

@@ -62,6 +62,17 @@ def whole(name: str, value: object, low: int, high: int) -> int:
     return value
 
 
+def by_queue(name: str, value: object) -> dict[str, Any]:
+    """Settings by queue; None is none.
+
+    Raises:
+        ConfigError: no mapping, or a key of it is no queue name.
+    """
+    if value is not None and not isinstance(value, Mapping):
+        raise ConfigError(f"{name}={value!r}: a mapping from queue names")
+    return {check_queue_name(queue): setting for queue, setting in (value or {}).items()}
+
+
 @dataclass(frozen=True, slots=True)
 class Deduplication:
     """What becomes of an add while another job owns the same deduplication id.

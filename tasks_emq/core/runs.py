@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from tasks_emq.core import replies
 from tasks_emq.core.calls import Call, Word, pack
 from tasks_emq.core.keys import QueueKeys
+from tasks_emq.core.options import whole
 from tasks_emq.core.scripts import script
 
 #: Minutes that the numbers of ended jobs are kept for, at the most: two weeks.
 MAX_METRICS = 14 * 24 * 60
+#: The largest age in seconds and number of finished jobs: milliseconds stay exact in Lua.
+_MOST_KEPT = 2**53 // 1000
 #: Runs that one finishMany call ends, and jobs that it takes. Source: design T7
 FINISH_BATCH = 250
 #: A token that asks for no lock handling: for tests and tools. Source: protocol §6.1
@@ -49,7 +52,10 @@ class Retention:
     """How long finished jobs are remembered, per queue.
 
     Args:
-        completed_age_s, failed_age_s: seconds, None for ever. completed_count, failed_count: None for all.
+        completed_age_s, failed_age_s: whole seconds, None for ever. completed_count, failed_count: None for all.
+
+    Raises:
+        ConfigError: a value is no whole number from 0 on.
 
     Source: design T9
     """
@@ -58,6 +64,12 @@ class Retention:
     completed_count: int | None = 100_000
     failed_age_s: int | None = 7 * 24 * 3600
     failed_count: int | None = 100_000
+
+    def __post_init__(self) -> None:
+        for limit in fields(self):
+            # A script takes what is no whole number for "not set": it would keep everything, for ever.
+            if (value := getattr(self, limit.name)) is not None:
+                whole(limit.name, value, 0, _MOST_KEPT)
 
     def keep(self, target: str) -> dict[str, int]:
         """The wire form for `completed` or `failed`."""

@@ -72,8 +72,10 @@ class Server:
         """Check a URL; nothing is connected or started yet.
 
         Raises:
-            ConfigError: the scheme or a part of it is not understood.
+            ConfigError: no text, or the scheme or a part of it is not understood.
         """
+        if not isinstance(url, str):
+            raise ConfigError(f"url={type(url).__name__}: a text; clients are made here, not shared")
         scheme, shown = url.partition(":")[0], hide_password(url)
         if scheme not in SCHEMES:
             raise ConfigError(f"URL {shown!r}: the scheme must be one of {SCHEMES_SHOWN}")

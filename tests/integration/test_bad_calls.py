@@ -232,6 +232,9 @@ def test_every_id_that_a_user_has(app: App, watch: Watch) -> None:
     for job_id in IDS:
         Queue("default", app=app).job(job_id).remove()
         assert app.job(job_id).state() == "unknown"
+        assert echo.options(job_id=job_id).delay("again").created
+        assert app.job(job_id).cancel() is True
+        app.job(job_id).remove()
     assert len(watch.places()) == 100
 
 
