@@ -174,7 +174,7 @@ class Runner:
     # -- how ----------------------------------------------------------------------------------------------
 
     def _in_order(self, mutant: Mutant) -> list[str]:
-        """The tests that can see it; quick and thorough ones, and those that found others here or of a kind, first."""
+        """The tests that can see it: first the quick, the thorough, and those that found others here."""
         place = (mutant.file, mutant.statement)
         here, alike = (self._kills_of.get(of, Counter()) for of in (mutant.file, mutant.kind))
         script = mutant.file.removesuffix(".lua")
