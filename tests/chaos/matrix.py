@@ -79,7 +79,7 @@ def run_all(seconds: float, only: str = "") -> dict[str, Any]:
     """Run these tests, for so long at the most, and answer what they gave."""
     import pytest
 
-    collector, began = Collector(seconds), time.monotonic()
+    collector = Collector(seconds)
     options = ["-q", "-m", "not matrix", "--rootdir", str(ROOT)]
     pytest.main([*options, *(test for test in wanted() if only in test)], plugins=[collector])
     # What fails on a busy machine runs once more by itself, as in .ci/run; a fault fails twice.
@@ -93,7 +93,6 @@ def run_all(seconds: float, only: str = "") -> dict[str, Any]:
             "cores": len(os.sched_getaffinity(0)), "python": platform.python_version(),
             "servers": versions(),
         },
-        "seconds": round(time.monotonic() - began),
         "tests": dict(sorted(collector.results.items())),
     }  # fmt: skip
 
@@ -152,10 +151,11 @@ def page(data: Mapping[str, Any]) -> str:
     machine, tests = data["machine"], data["tests"]
     failed = [node for node, result in tests.items() if not result["passed"]]
     again = sum("again" in result for result in tests.values())
+    seconds = sum(result["seconds"] for result in tests.values())
     lines = [
         HEAD,
         f"Measured on {machine['cores']} cores, Python {machine['python']}, {' and '.join(machine['servers'])}: "
-        f"{len(tests)} tests in {data['seconds']} s, {again} of them run once more alone, {len(failed)} failed.",
+        f"{len(tests)} tests in {seconds:.0f} s, {again} of them run once more alone, {len(failed)} failed.",
         "",
         "## Long runs",
         "",
@@ -243,7 +243,6 @@ def main(arguments: Sequence[str]) -> int:
     elif "--page" not in arguments:
         found = run_all(float(_given(arguments, "--seconds") or 3600), _given(arguments, "--only"))
         if "--only" in arguments:
-            found["seconds"] += data["seconds"]
             found["tests"] = dict(sorted({**data["tests"], **found["tests"]}.items()))
         data = {**found, "runs": data.get("runs", [])}
     data["tests"] = {
