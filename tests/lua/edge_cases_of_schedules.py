@@ -94,7 +94,7 @@ CHANGES: tuple[dict[str, object], ...] = (
 )  # fmt: skip
 _LATE = {"ts": T0 + 3 * EVERY + 7}
 
-for _prepare in (at.empty, made(FULL), made(FULL, taken), made(FULL, ended)):
+for _prepare in (made(FULL), made(FULL, taken)):
     edge(
         _prepare,
         *(put(changed(FULL, **change), ts=T0 + 1) for change in CHANGES),
@@ -103,10 +103,10 @@ for _prepare in (at.empty, made(FULL), made(FULL, taken), made(FULL, ended)):
         put(FULL, ts=T0 + 1, opts={"priority": 1}), put(FULL, **_LATE),
         put(FULL_PATTERN, ts=T0 + 1, first=SLOT),
     )  # fmt: skip
-for _prepare in (made(FULL_PATTERN, first=SLOT), made(FULL_PATTERN, taken, first=SLOT)):
+for _change, _changes in ((None, CHANGES), (taken, CHANGES[:2])):
     edge(
-        _prepare,
-        *(put(changed(FULL_PATTERN, **change), ts=T0 + 1, first=SLOT) for change in CHANGES),
+        made(FULL_PATTERN, _change, first=SLOT),
+        *(put(changed(FULL_PATTERN, **change), ts=T0 + 1, first=SLOT) for change in _changes),
         *(put(changed(FULL_PATTERN, **change), ts=T0 + 1, first=SLOT)
           for change in ({"tz": "Asia/Tokyo"}, {"tz": None}, {"pattern": "*/2 * * * *"}, {"offset": 5})),
         put(FULL_PATTERN, first=SLOT + EVERY, ts=SLOT + 1), put(FULL, ts=T0 + 1),
@@ -123,8 +123,13 @@ edge(
     put(changed(RECORD, endDate=T0)), put(changed(RECORD, endDate=T0 - 1)),
 )  # fmt: skip
 #: Where the current iteration stands; its times stay, change, or have come to their end.
-for _record, _more in ((RECORD, {}), (RECORD, {"opts": {"priority": 3}}), (PATTERN, {"first": SLOT})):
-    for _change in (None, taken, ended, to_legacy if not _more else None, nowhere if not _more else None, gone):
+_STANDS: tuple[tuple[dict[str, object], int, dict[str, Any], tuple[Callable[[Kit], object] | None, ...]], ...] = (
+    (RECORD, T0, {}, (None, taken, ended, to_legacy, nowhere, gone)),
+    (RECORD, T0, {"opts": {"priority": 3}}, (None,)),
+    (PATTERN, SLOT, {"first": SLOT}, (None, taken, gone)),
+)
+for _record, _slot, _more, _changes in _STANDS:
+    for _change in _changes:
         edge(
             made(_record, _change, **_more),
             put(_record, **{"first": SLOT, **_more}), put(_record, **_LATE, **{"first": SLOT + 4 * EVERY}),
@@ -132,10 +137,10 @@ for _record, _more in ((RECORD, {}), (RECORD, {"opts": {"priority": 3}}), (PATTE
             put(changed(_record, field="data"), first=SLOT),
             put(changed(RECORD, every=5000)), put(PATTERN, first=SLOT), put(PATTERN, first=T0),
             *(put(changed(_record, limit=limit), first=SLOT) for limit in (0, 1, 2)),
-            *(put(changed(_record, endDate=end), first=SLOT) for end in (T0 - 1, T0, SLOT - 1, SLOT)),
+            *(put(changed(_record, endDate=end), first=SLOT) for end in (_slot - 1, _slot)),
             scheduling.remove_scheduler(KEYS, "s"), scheduling.remove_scheduler(KEYS, "none"),
-            *(scheduling.get_schedulers(KEYS, sids) for sids in (["s"], ["none", "s"])),
         )  # fmt: skip
+edge(made(FULL), *(scheduling.get_schedulers(KEYS, sids) for sids in (["s"], ["none", "s"], ["s", "none", "s"])))
 
 
 def slots_taken(count: int) -> at.Prepare:
@@ -191,7 +196,7 @@ for _change in (
     next_there("delayed", rjk="t"), next_there("", rjk="t"), next_there("completed", rjk="s", finishedOn=1),
     next_there("", rjk="s", finishedOn=1),
 ):  # fmt: skip
-    edge(made(RECORD, _change), *_NEXT)
+    edge(made(RECORD, _change), *(_NEXT if _change in (None, taken) else _NEXT[::3]))
 edge(
     made(PATTERN, taken, first=SLOT),
     *(iterate(next_ms, ts=SLOT + 7, producer=SLOT) for next_ms in (SLOT - 1, SLOT, SLOT + 1, SLOT + EVERY, None)),

@@ -179,7 +179,8 @@ class Pair:
             real[EVENTS], modelled[EVENTS] = (
                 sorted(comparable(dump.get(EVENTS, []))) for dump in (real, modelled)
             )
-        wanted, found = comparable(real), comparable(modelled)
+        other = {key for key in real.keys() | modelled.keys() if real.get(key) != modelled.get(key)}
+        wanted, found = (comparable({key: dump.get(key) for key in other}) for dump in (real, modelled))
         differing = {k: (wanted.get(k), found.get(k)) for k in wanted | found if wanted.get(k) != found.get(k)}
         assert differing == {}, f"{differing} (the script's, the model's)"
         expiring = {key: at for key, at in expiries.items() if at > 0}
