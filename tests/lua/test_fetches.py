@@ -86,7 +86,7 @@ def assert_fetched(kit: Kit, place: str, ids: list[str], count: int) -> None:
 
 
 @pytest.mark.parametrize("place", ["wait", "prioritized"])
-@pytest.mark.parametrize("length", [0, 1, 2, 3, 4])
+@pytest.mark.parametrize("length", [0, 1, 2, 3])
 def test_each_row(kit: Kit, place: str, length: int) -> None:
     """Every row of so many jobs and orphans, and every count up to one more than that."""
     for kinds in product(("", "-"), repeat=length):
@@ -110,10 +110,15 @@ def test_many_orphans(kit: Kit, place: str, orphans: int) -> None:
         assert_fetched(kit, place, ids, count)
 
 
-@pytest.mark.parametrize("ids", ["aa", "aba", "abab", "aab", "baa", "aaa"])
-@pytest.mark.parametrize("count", [1, 2, 3, 4])
-def test_an_id_that_stands_twice(kit: Kit, ids: str, count: int) -> None:
+@pytest.mark.parametrize("ids", ["aa", "aba", "abab", "baa"])
+def test_an_id_that_stands_twice(kit: Kit, ids: str) -> None:
     """Each start of it is one of its own, with a fence of its own, as if it had been fetched by itself."""
+    for count in (1, 2, 3, 4):
+        kit.client.flushall()
+        assert_each_fetched(kit, ids, count)
+
+
+def assert_each_fetched(kit: Kit, ids: str, count: int) -> None:
     stand(kit, "wait", [*ids])
     found = kit.run(runs.move_to_active(kit.keys, take("T", count), ts_ms=T0)).jobs
     taken = ids[:count]
