@@ -174,7 +174,7 @@ class Runner:
     # -- how ----------------------------------------------------------------------------------------------
 
     def _in_order(self, mutant: Mutant) -> list[str]:
-        """The tests that can see it: first the quick, the thorough, and those that found others here."""
+        """The tests that can see it: first quick ones, that run little else, and those that found its like."""
         place = (mutant.file, mutant.statement)
         here, alike = (self._kills_of.get(of, Counter()) for of in (mutant.file, mutant.kind))
         script = mutant.file.removesuffix(".lua")
@@ -185,7 +185,8 @@ class Runner:
             thorough = _BREAKING if mutant.kind == "swap" else _THOROUGH
             if script in name and any(file in name for file in thorough):
                 found += 50
-            return min(self.reached[name].seconds, 4) / (0.1 + found)
+            seen = self.reached[name]
+            return min(seen.seconds, 4) * len(seen.places) / (0.1 + found)
 
         return sorted(names, key=cost)
 
