@@ -21,6 +21,7 @@ from faults import KINDS  # noqa: E402
 @click.option("--faults", default=1_000_000, help="How many faults at the most.")
 @click.option("--server", type=click.Choice(["valkey", "redis"]), default="valkey", help="The server.")
 @click.option("--workers", default=3, help="Consumer processes.")
+@click.option("--processes", default=0, help="Consumers under each of them, which is a supervisor then.")
 @click.option("--producers", default=2, help="Threads that add jobs.")
 @click.option("--backlog", default=300, help="Jobs that wait at the most.")
 @click.option("--seed", default=1, help="Of all choices: kinds, moments, jobs.")
@@ -28,13 +29,13 @@ from faults import KINDS  # noqa: E402
 @click.option("--only", multiple=True, type=click.Choice([kind.name for kind in KINDS]), help="Kinds of faults.")
 @click.option("--report", "report_to", type=click.Path(dir_okay=False, path_type=Path), help="JSON, to a file.")
 def main(
-    jobs: int, minutes: float, faults: int, server: str, workers: int, producers: int, backlog: int, seed: int,
-    pause: float, only: tuple[str, ...], report_to: Path | None,
+    jobs: int, minutes: float, faults: int, server: str, workers: int, processes: int, producers: int,
+    backlog: int, seed: int, pause: float, only: tuple[str, ...], report_to: Path | None,
 ) -> None:  # fmt: skip
     """A mixed load with random faults; exit status 1 when anything did not hold."""
     plan = Plan(
         jobs=jobs, seconds=minutes * 60, faults=faults, server=server, workers=workers, producers=producers,
-        backlog=backlog, seed=seed, pause=pause, only=only,
+        backlog=backlog, seed=seed, pause=pause, only=only, processes=processes,
     )  # fmt: skip
     report = run(plan, lambda line: click.echo(line))
     if report_to:

@@ -8,11 +8,13 @@ import os
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import chaos_tasks
 
 from tasks_emq.cli.consumer import set_up_logging
 from tasks_emq.consumer.consumer import Consumer
+from tasks_emq.consumer.targets import recipe_of
 
 
 def leave_with(parent: int) -> None:
@@ -33,6 +35,8 @@ def main() -> None:
     chaos_tasks.here()  # while it may still open files
     set_up_logging("info", "text")
     consumer = Consumer(chaos_tasks.app, queues, **options)
+    if consumer.settings.processes and (recipe := recipe_of(chaos_tasks.app)):
+        consumer.recipe = replace(recipe, log_level="info")
     consumer.run()
     if consumer.stuck_threads:
         logging.shutdown()

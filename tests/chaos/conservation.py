@@ -35,6 +35,7 @@ class Plan:
         jobs: to add. seconds: for which faults are made at the most. faults: how many at the most. server: kind.
         seed: of all choices. workers, producers, backlog: as for Arena. only: names of the kinds of faults; none
             for all. pause: seconds between two faults at the most. danger: as for Arena.
+        processes: consumers under each worker, which is a supervisor then; 0: the worker is a consumer.
     """
 
     jobs: int = 5000
@@ -48,6 +49,7 @@ class Plan:
     only: tuple[str, ...] = ()
     pause: float = 1.0
     danger: bool = True
+    processes: int = 0
 
 
 @dataclass(slots=True)
@@ -161,7 +163,7 @@ def run(plan: Plan, tell: Callable[[str], None] = lambda line: None) -> Report:
     report = Report(plan=asdict(plan))
     with Arena(
         server=plan.server, workers=plan.workers, producers=plan.producers, backlog=plan.backlog, seed=plan.seed,
-        jobs=plan.jobs, danger=plan.danger,
+        jobs=plan.jobs, danger=plan.danger, options={"processes": plan.processes},
     ) as arena:  # fmt: skip
         for worker in arena.fleet.workers:
             worker.ready()

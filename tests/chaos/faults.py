@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import redis
 from arena import QUEUE, Arena
@@ -105,6 +106,24 @@ def kill_all_consumers(arena: Arena, rng: random.Random) -> None:
     for worker in list(arena.fleet.workers):
         with contextlib.suppress(AssertionError):  # another fault may keep it from the server
             worker.ready()
+
+
+@kind("F13")
+def kill_a_child(arena: Arena, rng: random.Random) -> None:
+    """What a consumer or a supervisor has started: a consumer, what forks for single runs, or one of these."""
+    found = descendants(rng.choice(arena.fleet.workers).pid)
+    if found:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(rng.choice(found), signal.SIGKILL)
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes below one, as far as they are there."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            found += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
+    return [*found, *(below for child in found for below in descendants(child))]
 
 
 @kind("F04")

@@ -159,14 +159,14 @@ def page(data: Mapping[str, Any]) -> str:
         "",
         "## Long runs",
         "",
-        "A mixed load under random faults, three consumers: plain, delayed, prioritized, retried, large,",
-        "cancelled and deduplicated jobs, workflows, a schedule; coroutines and functions; some kill their own",
-        "process.",
+        "A mixed load under random faults: plain, delayed, prioritized, retried, large, cancelled and",
+        "deduplicated jobs, workflows, a schedule; coroutines and functions; some kill their own process.",
+        "Consumers: so many, or supervisors and the consumers of each.",
         "",
-        "| Server | Seed | Jobs | Runs | Faults | Kinds | Lost | Unexpected | Ended twice "
+        "| Server | Consumers | Seed | Jobs | Runs | Faults | Kinds | Lost | Unexpected | Ended twice "
         "| Runs beyond the planned, recoveries | Rules broken, of looks "
         "| Resumed after an outage, p50 and p100 | Seconds | Problems |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
         *(_long_run(run) for run in data.get("runs", [])),
         "",
         *_returns(tests),
@@ -221,8 +221,11 @@ def _returns(tests: Mapping[str, Mapping[str, Any]]) -> list[str]:
 def _long_run(run: Mapping[str, Any]) -> str:
     verdict, times = run["verdict"], sorted(t for found in run["resumes"].values() for t in found)
     middle, worst = (times[len(times) // 2], times[-1]) if times else (0.0, 0.0)
+    plan = run["plan"]
+    below = f" × {plan['processes']}" if plan.get("processes") else ""
     cells = [
-        run["plan"]["server"], run["plan"]["seed"], run["jobs"], run["runs"], sum(run["faults"].values()),
+        plan["server"], f"{plan['workers']}{below}", plan["seed"],
+        run["jobs"], run["runs"], sum(run["faults"].values()),
         len(run["faults"]), verdict["lost"], verdict["unexpected"], run["ended_twice"],
         f"{verdict['duplicates']}, {verdict['recovered']}", f"{run['rules_broken']}, {run['looks']}",
         f"{middle:.2f} s, {worst:.2f} s ({len(times)})", round(run["seconds"]), len(run["problems"]),
