@@ -8,16 +8,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 _DOCS = Path(__file__).parents[2] / "docs"
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
-#: Runs the page's blocks in one namespace, beside a consumer of the default app; where a comment behind an
+#: Runs the blocks of each page in one namespace, beside a consumer of the default app; where a comment behind an
 #: expression is a value and nothing else, the expression must give it.
 _PROGRAM = '''
 import ast, sys, threading
-from tasks_emq import Queue, default_app, task
+from contextlib import contextmanager
+from tasks_emq import default_app, task
 from tasks_emq.consumer.consumer import Consumer
 
 
@@ -25,66 +24,80 @@ from tasks_emq.consumer.consumer import Consumer
 def tick() -> None: ...
 
 
-@task
-def tock() -> None: ...
+@contextmanager
+def running(work):
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
 
 
-consumer = Consumer(default_app(), sys.argv[2:])
-thread = threading.Thread(target=consumer.run)
-thread.start()
-over = threading.Event()
-
-
-def go_on_ticking() -> None:
+@contextmanager
+def ticking():
     """Something ends in the queue again and again: the loop over its events ends at the first one."""
-    while not over.wait(0.05):
-        tick.delay()
+    over = threading.Event()
+
+    def tick_on():
+        while not over.wait(0.05):
+            tick.delay()
+
+    with running(tick_on):
+        try:
+            yield
+        finally:
+            over.set()
 
 
-ticking = threading.Thread(target=go_on_ticking)
-if sys.argv[1] == "reading":
-    ticking.start()
-try:
-    with open(f"{sys.argv[1]}.py") as file:
-        source = file.read()
-    lines = source.splitlines()
-    names = {"__name__": sys.argv[1]}
+def run(page, source):
+    lines, names, checked = source.splitlines(), {"__name__": page}, 0
     for node in ast.parse(source).body:
         if not isinstance(node, ast.Expr):
-            exec(compile(ast.Module([node], []), sys.argv[1], "exec"), names)
+            exec(compile(ast.Module([node], []), page, "exec"), names)
             continue
-        found = eval(compile(ast.Expression(node.value), sys.argv[1], "eval"), names)
+        found = eval(compile(ast.Expression(node.value), page, "eval"), names)
         comment = lines[node.end_lineno - 1][node.end_col_offset :].strip().removeprefix("# ")
         try:
             expected = ast.literal_eval(comment)
         except (SyntaxError, ValueError):
             continue
-        assert found == expected, f"{ast.unparse(node)} gives {found!r}"
-        print("checked", ast.unparse(node))
-finally:
-    over.set()
-    if ticking.is_alive():
-        ticking.join()
-    consumer.stop()
-    thread.join()
+        assert found == expected, f"{page}: {ast.unparse(node)} gives {found!r}"
+        checked += 1
+    return checked
+
+
+for page, queue in zip(sys.argv[1::2], sys.argv[2::2]):
+    with open(f"{page}.py") as file:
+        source = file.read()
+    consumer = Consumer(default_app(), [queue])
+    with running(consumer.run):
+        try:
+            if page == "reading":
+                with ticking():
+                    checked = run(page, source)
+            else:
+                checked = run(page, source)
+        finally:
+            consumer.stop()
+    print("page", page, checked)
 '''
 
-#: The queues that the consumer serves, and how many lines of the page tell what they give.
+#: The queue that is served while a page runs, and how many of its lines tell what they give.
 _PAGES = {
-    "workflows": (["default"], 4),
-    "schedules": (["default"], 0),
-    "control": (["emails"], 3),
-    "reading": (["emails"], 0),
+    "workflows": ("default", 4),
+    "schedules": ("default", 0),
+    "control": ("emails", 3),
+    "reading": ("emails", 0),
 }
 
 
-@pytest.mark.parametrize("name", _PAGES)
-def test_the_examples_of_a_page_run(name: str, valkey_url: str, tmp_path: Path) -> None:
-    queues, told = _PAGES[name]
-    blocks = _BLOCK.findall((_DOCS / f"{name}.md").read_text(encoding="utf-8"))
-    (tmp_path / f"{name}.py").write_text("\n".join(blocks), encoding="utf-8")
+def test_the_examples_of_the_pages_run(valkey_url: str, tmp_path: Path) -> None:
+    for page in _PAGES:
+        blocks = _BLOCK.findall((_DOCS / f"{page}.md").read_text(encoding="utf-8"))
+        (tmp_path / f"{page}.py").write_text("\n".join(blocks), encoding="utf-8")
     ran = subprocess.run(
-        [sys.executable, "-c", _PROGRAM, name, *queues],
+        [sys.executable, "-c", _PROGRAM, *(word for page, (queue, _) in _PAGES.items() for word in (page, queue))],
         cwd=tmp_path,
         env={**os.environ, "EMQ_URL": valkey_url},
         capture_output=True,
@@ -92,4 +105,5 @@ def test_the_examples_of_a_page_run(name: str, valkey_url: str, tmp_path: Path) 
         timeout=60,
     )
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.count("checked") == told, ran.stdout
+    told = [line for line in ran.stdout.splitlines() if line.startswith("page ")]
+    assert told == [f"page {page} {count}" for page, (_, count) in _PAGES.items()], ran.stdout
