@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -24,6 +25,11 @@ def kit(client: redis.Redis) -> Kit:
     return Kit(client)
 
 
+def about(script: str) -> Callable[[object], str]:
+    """Ids that name the script, by which `tests.mutation` knows what to try first."""
+    return lambda value: f"{script} {value}"
+
+
 @pytest.mark.parametrize(
     ("call", "fits"),
     [
@@ -39,6 +45,7 @@ def kit(client: redis.Redis) -> Kit:
         (move("failed", 1), True), (obliterate(1), True), (put(changed(RECORD, offset=59_999)), True),
         (stalled_pass(interval=1), True),
     ],
+    ids=lambda value: value.script.name if isinstance(value, Call) else None,
 )  # fmt: skip
 def test_the_most_that_may_be_asked_for(kit: Kit, call: Call[Any], fits: bool) -> None:
     """T7: so much, and not one more."""
@@ -69,7 +76,9 @@ def hang(kit: Kit, name: str, count: int) -> None:
 
 @pytest.mark.parametrize("more", [0, 1])
 @pytest.mark.parametrize(
-    "sizes", [(249, 240, 260, 250), (0, 999, 0, 0), (999, 0, 0, 0), (0, 0, 999, 0), (0, 0, 0, 999)]
+    "sizes",
+    [(249, 240, 260, 250), (0, 999, 0, 0), (999, 0, 0, 0), (0, 0, 999, 0), (0, 0, 0, 999)],
+    ids=about("removeJob-2"),
 )
 def test_as_many_children_as_one_call_removes(kit: Kit, sizes: tuple[int, ...], more: int) -> None:
     """T7: 1000 jobs with the one that is asked for; a key of a wrong type (0 here) holds none."""
@@ -86,7 +95,7 @@ def test_as_many_children_as_one_call_removes(kit: Kit, sizes: tuple[int, ...], 
     kit.client.flushall()
 
 
-@pytest.mark.parametrize(("count", "fits"), [(1000, True), (1001, False)])
+@pytest.mark.parametrize(("count", "fits"), [(1000, True), (1001, False)], ids=about("reprocessJob-8"))
 def test_as_many_children_as_a_cancelled_job_takes_back(kit: Kit, count: int, fits: bool) -> None:
     """T7, for its new run."""
     kit.finish(kit.running("w"), "no", failed=True)
@@ -115,7 +124,7 @@ def fill_wait(kit: Kit, count: int) -> None:
     kit.client.eval(_FILL, 1, kit.key("wait"), count)
 
 
-@pytest.mark.parametrize(("entries", "left"), [(499_999, 0), (500_000, 1)])
+@pytest.mark.parametrize(("entries", "left"), [(499_999, 0), (500_000, 1)], ids=about("cancelJob-2"))
 def test_as_many_entries_as_one_cancel_searches(kit: Kit, entries: int, left: int) -> None:
     """T7: after 500,000 the rest of a tree is named, and left."""
     kit.add("top", has_children=True)
@@ -126,7 +135,9 @@ def test_as_many_entries_as_one_cancel_searches(kit: Kit, entries: int, left: in
     kit.client.flushall()
 
 
-@pytest.mark.parametrize(("children", "below", "left"), [(100, 0, 0), (101, 0, 1), (1, 99, 0), (1, 100, 1)])
+@pytest.mark.parametrize(
+    ("children", "below", "left"), [(100, 0, 0), (101, 0, 1), (1, 99, 0), (1, 100, 1)], ids=about("cancelJob-2")
+)
 def test_as_many_jobs_as_one_cancel_takes(kit: Kit, children: int, below: int, left: int) -> None:
     """T7: 100 below the first, those below them included."""
     kit.add("top", has_children=True)
@@ -139,7 +150,9 @@ def test_as_many_jobs_as_one_cancel_takes(kit: Kit, children: int, below: int, l
     assert len(kit.ids("wait")) == (below if left and below else left)
 
 
-@pytest.mark.parametrize(("skip", "deleted"), [(250_000, 2), (499_999, 2), (500_000, 1)])
+@pytest.mark.parametrize(
+    ("skip", "deleted"), [(250_000, 2), (499_999, 2), (500_000, 1)], ids=about("cleanJobsInSet-3")
+)
 def test_as_many_entries_as_one_clean_searches(kit: Kit, skip: int, deleted: int) -> None:
     """T7: each deleted one costs those that are skipped; the rest is left to the next call."""
     kit.client.rpush(kit.key("wait"), "a", "b", "c")
@@ -150,7 +163,9 @@ def test_as_many_entries_as_one_clean_searches(kit: Kit, skip: int, deleted: int
     kit.client.flushall()
 
 
-@pytest.mark.parametrize(("entries", "looked"), [(250_000, 3), (166_667, 3), (166_666, 4)])
+@pytest.mark.parametrize(
+    ("entries", "looked"), [(250_000, 3), (166_667, 3), (166_666, 4)], ids=about("getFacts-1")
+)
 def test_as_many_entries_as_one_look_searches(kit: Kit, entries: int, looked: int) -> None:
     """T7: the call ends after the thing with which the lists have cost more than 500,000."""
     fill_wait(kit, entries)
@@ -163,6 +178,7 @@ def test_as_many_entries_as_one_look_searches(kit: Kit, entries: int, looked: in
     [(998, 0, False, 2), (999, 0, False, 1), (998, 9, False, 2), (0, 998, True, 2), (0, 999, True, 1),
       (498, 500, True, 2),
      (498, 501, True, 1), (-1, 998, True, 2), (998, -1, True, 2), (998, -1, False, 2)],
+    ids=about("moveJobsToWait-8"),
 )  # fmt: skip
 def test_as_many_children_as_one_call_takes_along(
     kit: Kit, failed: int, open_children: int, cancelled: bool, taken: int

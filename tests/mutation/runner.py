@@ -32,7 +32,7 @@ _NO_JUDGES = (
     "test_the_faults_would_be_found", "test_the_commands_of_the_hot_path", "test_includes.py", "test_contracts.py",
 )  # fmt: skip
 #: Tests that compare all that one script does, over many states: they find most of what can be found in it.
-_THOROUGH = ("test_as_the_model.py", "test_refusals.py")
+_THOROUGH = ("test_as_the_model.py", "test_refusals.py", "test_most_at_once.py")
 #: Tests that break a script off at each command: they find moves in the wrong order.
 _BREAKING = ("test_injection.py",)
 _HUNG = "the server hung"
