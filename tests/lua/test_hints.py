@@ -200,11 +200,8 @@ def test_what_a_job_that_was_held_back_holds(kit: Kit, side: str, more: dict[str
     kit.running("a", opts={"de": {"id": "d"}}, dedup_id="d")
     kit.add("w")
     opts = "{" + ",".join(f'"{name}":{value}' for name, value in more.items()) + "}"
-    record = (
-        {"data": "arguments"}
-        | ({"jid": "n", "name": "opts"} if side == "given" else {})
-        | ({"opts": opts} if more else {})
-    )
+    record = {"name": "opts", "jid": "n"} if side == "given" else {}
+    record |= {"data": "arguments"} | ({"opts": opts} if more else {})
     kit.client.hset(kit.key("dn:d"), mapping=record)
     kit.finish_many(runs.Ended("a", "T", 1, "result", b"r"))
     job_id = "n" if side == "given" else "3"
