@@ -187,7 +187,8 @@ class Lane:
         """Claim slots for a fetch: when the queue may have work, and along with every end."""
         if not self.fetching or self.holding or not (self._claimant.hungry or self._pending) or self._limited:
             return None
-        count = self._slots.claim(self._claimant, self._most)
+        # While its node cannot be reached it asks with one slot: the others have the rest when no reply comes.
+        count = self._slots.claim(self._claimant, 1 if self.trouble else self._most)
         if not count:
             if self._slots.wait_s and not self._paced:
                 self._paced = self._loop.call_later(self._slots.wait_s, self._paced_out)
@@ -218,7 +219,6 @@ class Lane:
             self._start_all(fetched, take, look_again=len(commit.calls) > 1)
         elif take:
             self._slots.unclaim(take.count)
-            self._woken()  # those that found no slot free meanwhile
             # Only what may have arrived can have taken jobs; the fetch is in the last call.
             if isinstance(answers[-1], OutcomeUnknown):
                 self._reclaims.search(take.token)
@@ -237,7 +237,13 @@ class Lane:
             self.trouble = str(problem)
         # Safe to send again: the scripts know the ends that they have written (T5).
         self._pending.extendleft(reversed(lost))
+        # The slots are for the others meanwhile, who may have found none free: on a Cluster the node of this queue
+        # may be the only one that is away.
+        self._slots.set_hungry(self._claimant, False)
+        self._woken()
         await asyncio.sleep(random.uniform(0.05, 0.5))
+        if self.fetching:
+            self.feed()
 
     def _settle(self, item: Pending, code: int) -> None:
         run = item.run

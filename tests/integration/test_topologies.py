@@ -337,3 +337,31 @@ def _other_leads(topology: Topology, key: str, old: Process) -> bool:
         return topology.master_of(key) != old
     except (IndexError, LookupError):
         return False  # nobody, at the moment
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_queue_whose_nodes_are_gone_holds_up_no_other(reverse):
+    """Its master and its replica are dead, and the others serve on, whichever queue the consumer takes first."""
+    with topologies.cluster("valkey", args=("--cluster-require-full-coverage", "no")) as topology:
+        tasks = Tasks(topology.url)
+        queues = sorted((f"q{i}" for i in range(4)), reverse=reverse)
+        gone = topology.master_of("emq:{q0}:wait")
+        others = [q for q in queues if topology.master_of(f"emq:{{{q}}}:wait") != gone]
+        assert others
+        with consuming(tasks.app, queues, concurrency=2):
+            assert [tasks.add.options(queue=queue).delay(1, 1).result(10) for queue in queues] == [2] * 4
+            (replica,) = [process for process in topology.data if _follows(process, gone)]
+            replica.server.kill()
+            gone.server.kill()
+            for _ in range(30):
+                jobs = [tasks.add.options(queue=queue).delay(2, 2) for queue in others]
+                assert [job.result(10) for job in jobs] == [4] * len(others)
+            with pytest.raises(BrokerError):
+                App(topology.url).task(name="add")(max).options(queue="q0").delay(1, 1)
+            gone.server.restart()
+            assert tasks.add.options(queue="q0").delay(3, 3).result(20) == 6
+
+
+def _follows(process: Process, master: Process) -> bool:
+    role = process("ROLE")
+    return role[0] == b"slave" and role[2] == master.port
