@@ -62,6 +62,7 @@ def as_text(report: Report) -> str:
         f"events: {report.events}",
         f"told to producers: {report.errors_to_producers}; the slowest add took {report.slowest_add_s} s",
         f"resumed after {len(times)} outages: p50 {median:.2f} s, p100 {worst:.2f} s",
+        *(f"  slow: {one}" for one in report.slow),
         f"looks at the queue: {report.looks}",
         f"problems: {len(report.problems)}",
         *(f"  {problem}" for problem in report.problems[:50]),

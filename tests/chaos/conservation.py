@@ -25,6 +25,8 @@ from ledger import Told, Verdict, judge
 _DRAIN_S = 120.0
 #: An outage after which nothing runs for so long is a violation, whatever the machine does.
 _RESUME_S = 20.0
+#: A consumer that is there goes on within so long; the report says what was there when it took longer.
+_SLOW_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,7 @@ class Report:
     ended_twice: int = 0
     rules_broken: int = 0
     resumes: dict[str, list[float]] = field(default_factory=dict)
+    slow: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
     @property
@@ -89,6 +92,7 @@ class Chaos(threading.Thread):
         self._closing = threading.Event()
         self.made: Counter[str] = Counter()
         self.resumes: dict[str, list[float]] = {}
+        self.slow: list[str] = []
         self.open: dict[str, float] = {}
         self.errors: list[str] = []
 
@@ -148,6 +152,8 @@ class Chaos(threading.Thread):
         def tell(took: float) -> None:
             if self.open.pop(key, None) is not None:
                 self.resumes.setdefault(kind.name, []).append(round(took, 3))
+                if took > _SLOW_S:
+                    self.slow.append(f"{kind.name} {took:.1f} s; {self._who(ended)}")
 
         self._arena.follower.next_start(ended, tell)
         deadline = time.monotonic() + _RESUME_S
@@ -155,6 +161,15 @@ class Chaos(threading.Thread):
             time.sleep(0.01)
         if self.open.pop(key, None) is not None and self._arena.gauge.waiting:
             self.errors.append(f"{kind.name}: nothing has run for {_RESUME_S:.0f} s after its end")
+
+    def _who(self, at: float) -> str:
+        """The consumers at a time, and the last faults."""
+        workers = self._arena.fleet.workers
+        ages = ", ".join(
+            f"{worker.name} {'serves' if worker.serving else 'starts'}, {at - worker.started:.1f} s old"
+            for worker in workers
+        )
+        return f"{ages}; {'; '.join((self._arena.directory / 'faults').read_text().splitlines()[-8:])}"
 
 
 def run(plan: Plan, tell: Callable[[str], None] = lambda line: None) -> Report:
@@ -226,7 +241,7 @@ def _fill_in(arena: Arena, chaos: Chaos, report: Report) -> None:
     report.events = dict(arena.tail.kinds)
     report.looks, report.rules_broken = arena.checker.looks, len(arena.checker.found)
     report.ended_twice = len(arena.tail.twice)
-    report.resumes = chaos.resumes
+    report.resumes, report.slow = chaos.resumes, chaos.slow
     report.slowest_add_s = round(max(producer.slowest_s for producer in arena.producers), 3)
     for producer in arena.producers:
         for name, times in producer.errors.items():

@@ -39,6 +39,7 @@ class Worker:
         self.url = url
         self.log_path = directory / f"{name}.log"
         self._has_started = False
+        self.started = time.time()
         settings = {**SHORT, **options, "name": name}
         environment = {**os.environ, ledger.DIRECTORY: str(directory), "EMQ_CHAOS_URL": url}
         environment["EMQ_CHAOS_BLOCK"] = str(1.6 * settings["lock"])

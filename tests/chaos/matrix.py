@@ -161,7 +161,8 @@ def page(data: Mapping[str, Any]) -> str:
         "",
         "A mixed load under random faults: plain, delayed, prioritized, retried, large, cancelled and",
         "deduplicated jobs, workflows, a schedule; coroutines and functions; some kill their own process.",
-        "Consumers: so many, or supervisors and the consumers of each.",
+        "Consumers: so many, or supervisors and the consumers of each. Resumed is when anything runs again, also",
+        "where the consumers were killed just before the outage and have to start first.",
         "",
         "| Server | Consumers | Seed | Jobs | Runs | Faults | Kinds | Lost | Unexpected | Ended twice "
         "| Runs beyond the planned, recoveries | Rules broken, of looks "
