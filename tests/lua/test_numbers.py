@@ -257,3 +257,12 @@ def test_a_batch_of_adds_with_all_kinds(kit: Kit) -> None:
         ("added", "a"), ("waiting", "a"), ("duplicated", "b"), ("added", "later"), ("delayed", "later"),
         ("added", "c"), ("waiting", "c"), ("added", "d"), ("waiting", "d"),
     ]  # fmt: skip
+
+
+def test_a_run_that_comes_twice_in_a_batch(kit: Kit) -> None:
+    """Its second end is told that the first has done it, and ends nothing once more."""
+    job, other = kit.running("a"), kit.running("b", "U")
+    kit.told()
+    assert kit.finish_many(ended(job), ended(other), ended(job, b"second")).codes == [0, 0, 1]
+    assert (kit.hash("a")["atm"], kit.hash("a")["result"]) == ("1", "r")
+    assert kit.told() == ["completed", "completed", "drained"]
