@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-#: What is held for now. The goal is 0.95; raise this as survivors get their tests.
-HELD = 0.85
+#: Source: design G12
+HELD = 0.95
 
 
 @pytest.mark.chaos
