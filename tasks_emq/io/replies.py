@@ -18,6 +18,7 @@ OPEN: Final = object()
 
 
 def ask(commands: Commands, key: str | None, server: Server, left: float, *, whole: bool = False) -> Steps:
+    """Send commands to the one server, or to the node that has this key; the rest as in Send."""
     if server.route is None:
         replies: list[Any] = yield Send(commands, max(left, 0.01))
         return replies
@@ -25,6 +26,7 @@ def ask(commands: Commands, key: str | None, server: Server, left: float, *, who
 
 
 def words_of(request: Request[Any], in_full: bool, server: Server) -> Sequence[Word]:
+    """The command of a request; for a script with its text, where the SHA-1 is not known."""
     if not isinstance(request, Call):
         return request.words
     words = request.words_in_full if in_full else request.words
@@ -32,11 +34,13 @@ def words_of(request: Request[Any], in_full: bool, server: Server) -> Sequence[W
 
 
 def load_commands(requests: Sequence[Request[Any]], which: Sequence[int]) -> list[tuple[str, ...]]:
+    """What loads the scripts of these requests, each once."""
     texts = {r.script.sha: r.script.text for r in (requests[i] for i in which) if isinstance(r, Call)}
     return [("SCRIPT", "LOAD", text) for text in texts.values()]
 
 
 def writes(request: Request[Any]) -> bool:
+    """Whether a lost reply may hide something done."""
     return request.script.writes if isinstance(request, Call) else False
 
 
@@ -46,6 +50,7 @@ def passes(error: Exception, server: Server) -> bool:
 
 
 def answer_of(request: Request[Any], reply: Any, server: Server) -> Any:
+    """The result that a reply holds, or the error to raise for it."""
     if isinstance(reply, Exception):
         return refused(reply, server.shown)
     try:
@@ -55,6 +60,7 @@ def answer_of(request: Request[Any], reply: Any, server: Server) -> Any:
 
 
 def outcome_unknown(server: Server, cause: BaseException | None) -> OutcomeUnknown:
+    """The reply was lost, and asking again is not safe."""
     error = OutcomeUnknown(
         f"the reply of {server.shown} was lost ({cause}); whether it did what was asked is not known, and asking "
         f"again could do it twice"
@@ -74,6 +80,7 @@ def refused_again(cause: Exception, server: Server) -> OutcomeUnknown:
 
 
 def gone(server: Server, cause: BaseException | None, tries: int, seconds: float, maybe_done: bool) -> BrokerError:
+    """The server could not be reached, or was not ready, for as long as was tried."""
     kind = OutcomeUnknown if maybe_done else BrokerError
     times = "once" if tries == 1 else f"{tries} times in {seconds:.1f} s"
     answered = isinstance(cause, redis.exceptions.ResponseError)

@@ -157,10 +157,15 @@ def test_a_run_that_returns_while_children_are_open_waits_for_them(tasks: Tasks)
     t = tasks
     seen: list[int] = []
 
+    @t.app.task(name="late")
+    def late(parent_id: str) -> None:
+        eventually(lambda: t.app.job(parent_id).state() == "waiting-children")
+        raise ValueError("only a parent that waits is let run early")
+
     @t.app.task(name="parent")
     def parent(ctx: JobContext) -> int:
         if not ctx.waited:
-            ctx.add_children(t.boom.s(), t.held.s(1), on_failure="continue")
+            ctx.add_children(late.s(ctx.id), t.held.s(1), on_failure="continue")
             raise WaitForChildren
         seen.append(len(ctx.children_values()))
         t.gate.open()
