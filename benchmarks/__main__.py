@@ -117,6 +117,8 @@ def _turns(what: str, peers: Sequence[Peer], asked: Sequence[str], home: Path, s
     if what == "limit":
         return [] if "throughput" in asked else at_the_limit
     turns = [Turn(peer.name, partial(_measured, what, peer, scale)) for peer in peers]
+    if what == "io":
+        turns.append(Turn("limit", limit.bare_loop))
     return turns + at_the_limit if what == "throughput" and "limit" in asked else turns
 
 

@@ -7,6 +7,7 @@ ends of a batch can be written down before it was fetched. At the end every job 
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import subprocess
 import time
@@ -16,6 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from benchmarks.drive import run
 from benchmarks.server import Server
 from benchmarks.work import ARGUMENT_SIZE
 from tasks_emq.core import calls, runs
@@ -185,3 +187,21 @@ def _packed(words: Sequence[Word]) -> bytes:
     """A command as the server reads it."""
     parts = [word if isinstance(word, bytes) else str(word).encode() for word in words]
     return b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in parts)
+
+
+def bare_loop(server: Server) -> dict[str, float]:
+    """10 ms sleeps, 100 at once, on an event loop with nothing else to do; the server is not asked."""
+    done, until = 0, time.monotonic() + 3.0
+
+    async def worker() -> None:
+        nonlocal done
+        while time.monotonic() < until:
+            await asyncio.sleep(0.01)
+            done += 1
+
+    async def workers() -> None:
+        await asyncio.gather(*(worker() for _ in range(100)))
+
+    started = time.monotonic()
+    run(workers())
+    return {"bare_io_s": done / (time.monotonic() - started)}

@@ -237,20 +237,29 @@ def _goals(results: Results) -> Iterator[str]:
         mine = ours(key)
         return mine / other if mine is not None and other else None
 
-    noop, one = SPEED[2], SPEED[0]
-    python, fastest = results.best(noop, python_only=True), results.best(one)
+    one, many, noop = SPEED[:3]
+    python, fastest, bulk = results.best(noop, python_only=True), results.best(one), results.best(many)
+    threads, bare = results.median("tasks_emq_threads", "noop_s"), results.median("limit", "bare_io_s")
     depth = [add + end for _, add, end in results.depth]
-    trips = ours("trips")
     flat = depth[-1] / depth[0] if depth else None
     goals = [
         Goal("no-ops against the fastest Python peer", against("noop_s", python and python[1]), least=5),
         Goal("no-ops against BullMQ for Node", against("noop_s", results.median(NODE, "noop_s")), least=1.2),
+        Goal(
+            "no-ops in threads against the fastest Python peer",
+            threads and python and threads / python[1],
+            least=3,
+        ),
+        Goal("no-ops, 2 processes against 1", against("noop2_s", ours("noop_s")), least=1),
         Goal("no-ops, share of the limit", against("noop_s", results.median("limit", "limit_noop_s")), least=0.6),
-        Goal("round trips per job, 100 in flight", trips and round(trips, 3), most=0.01),
         Goal("one by one against the fastest peer", against("one_s", fastest and fastest[1]), least=1),
+        Goal("bulk against the fastest peer", against("bulk_s", bulk and bulk[1]), least=1.5),
         Goal("bulk, share of the limit", against("bulk_s", results.median("limit", "limit_bulk_s")), least=0.6),
+        Goal(
+            "10 ms jobs, share of a bare loop", against("io_s", results.median("limit", "bare_io_s")), least=0.95
+        ),
         Goal("pick-up p50, ms", ours("pickup_p50_ms"), most=1),
-        Goal("pick-up p99, ms", ours("pickup_p99_ms"), most=5),
+        Goal("pick-up p99, ms", ours("pickup_p99_ms"), most=2),
         Goal("idle consumer, commands/s", ours("idle_commands_s"), most=1),
         Goal("idle consumer, CPU %", ours("idle_client_cpu"), most=0.1),
         Goal("bytes per waiting job, 40 characters", results.median("limit", "short_bytes"), most=330),
