@@ -239,7 +239,7 @@ def _goals(results: Results) -> Iterator[str]:
 
     one, many, noop = SPEED[:3]
     python, fastest, bulk = results.best(noop, python_only=True), results.best(one), results.best(many)
-    threads, bare = results.median("tasks_emq_threads", "noop_s"), results.median("limit", "bare_io_s")
+    threads = results.median("tasks_emq_threads", "noop_s")
     depth = [add + end for _, add, end in results.depth]
     flat = depth[-1] / depth[0] if depth else None
     goals = [
