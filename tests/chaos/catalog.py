@@ -29,7 +29,7 @@ class Fault:
 
 FAULTS = (
     Fault("F01", "kill -9 in the middle of a job", "SIGKILL at random moments of runs; also with the default settings",
-          "back within lock + interval + 1 s, and runs again (20 s at the defaults), with a higher fence",
+          "runs again within lock + interval + 1 s (20 s at the defaults), with a higher fence",
           (f"{_C}worker.py::test_killed_in_the_middle_of_a_job", f"{_C}worker.py::test_killed_with_the_default_settings",
            f"{_I}recovery.py")),
     Fault("F02", "killed between the fetch and the run", "the proxy drops the reply of the fetch, then SIGKILL",

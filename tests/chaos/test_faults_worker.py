@@ -67,13 +67,11 @@ def p(sorted_values: list[float], part: float) -> float:
 
 
 def test_killed_in_the_middle_of_a_job(app, watch, ledger, start, times, valkey_url, measured) -> None:
-    """F01: at a random moment; within lock + interval + 1 s the job is back, and then its new process starts."""
-    rng, took, back, starts, kills = random.Random(1), [], [], [], times(5)
+    """F01: at a random moment of the run; the job runs again within lock + interval + 1 s."""
+    rng, took, back, kills = random.Random(1), [], [], times(5)
     start(valkey_url).ready()
     for _ in range(kills):
-        began = time.monotonic()
         victim = start(valkey_url).ready()
-        starts.append(time.monotonic() - began)
         jobs = [add(app, "quick", 0.4) for _ in range(20)]
         begun = lambda jobs=jobs, victim=victim: any(  # noqa: E731
             run.pid == victim.pid for job in jobs for run in runs_of(ledger, job)
@@ -91,13 +89,12 @@ def test_killed_in_the_middle_of_a_job(app, watch, ledger, start, times, valkey_
                 back.append(came_back[job.id] - killed)
             fences = [run.fence for run in (first, *again)]
             assert sorted(set(fences)) == fences
-    for values in (took, back, starts):
-        values.sort()
+    took.sort()
+    back.sort()
     assert took
-    assert back[-1] <= 1.0 + 0.25 + 1.0
-    assert took[-1] <= 1.0 + 0.25 + 1.0 + starts[-1]  # the first job that lost its owner needs a new interpreter
+    assert took[-1] <= 1.0 + 0.25 + 1.0
     assert broken(watch) == []
-    figures = {"back_after_s": back, "rerun_after_s": took, "start_of_a_consumer_s": starts}
+    figures = {"back_after_s": back, "rerun_after_s": took}
     shown = {name: {"p50": p(values, 0.5), "p100": p(values, 1)} for name, values in figures.items()}
     measured("F01", kills=kills, jobs_rerun=len(took), **shown, lost=0)
 
