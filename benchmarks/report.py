@@ -241,6 +241,7 @@ def _goals(results: Results) -> Iterator[str]:
     python, fastest, bulk = results.best(noop, python_only=True), results.best(one), results.best(many)
     threads = results.median("tasks_emq_threads", "noop_s")
     depth = [add + end for _, add, end in results.depth]
+    trips = ours("trips")
     flat = depth[-1] / depth[0] if depth else None
     goals = [
         Goal("no-ops against the fastest Python peer", against("noop_s", python and python[1]), least=5),
@@ -252,6 +253,7 @@ def _goals(results: Results) -> Iterator[str]:
         ),
         Goal("no-ops, 2 processes against 1", against("noop2_s", ours("noop_s")), least=1),
         Goal("no-ops, share of the limit", against("noop_s", results.median("limit", "limit_noop_s")), least=0.6),
+        Goal("round trips per job, 100 in flight", trips and round(trips, 3), most=0.01),
         Goal("one by one against the fastest peer", against("one_s", fastest and fastest[1]), least=1),
         Goal("bulk against the fastest peer", against("bulk_s", bulk and bulk[1]), least=1.5),
         Goal("bulk, share of the limit", against("bulk_s", results.median("limit", "limit_bulk_s")), least=0.6),
