@@ -126,15 +126,23 @@ def test_dynamic_children_that_all_fail(policy: str, failures: int, tasks: Tasks
         assert dynamic(tasks, policy).result(SOON) == (0, ["ValueError: boom"] * failures)
 
 
+def fails_late(tasks: Tasks) -> Any:
+    """A child that fails once its parent waits: only such a parent is let run early."""
+
+    @tasks.app.task(name="late")
+    def late(parent_id: str) -> None:
+        eventually(lambda: tasks.app.job(parent_id).state() == "waiting-children")
+        raise ValueError("boom")
+
+    return late
+
+
 def test_dynamic_children_of_which_one_lets_the_parent_run_at_once(tasks: Tasks) -> None:
     """`continue`: the parent runs while the other child is open; it cannot complete, and waits again."""
     t = tasks
     seen: list[int] = []
 
-    @t.app.task(name="late")
-    def late(parent_id: str) -> None:
-        eventually(lambda: t.app.job(parent_id).state() == "waiting-children")
-        raise ValueError("boom")
+    late = fails_late(t)
 
     @t.app.task(name="parent")
     def parent(ctx: JobContext) -> int:
@@ -157,10 +165,7 @@ def test_a_run_that_returns_while_children_are_open_waits_for_them(tasks: Tasks)
     t = tasks
     seen: list[int] = []
 
-    @t.app.task(name="late")
-    def late(parent_id: str) -> None:
-        eventually(lambda: t.app.job(parent_id).state() == "waiting-children")
-        raise ValueError("only a parent that waits is let run early")
+    late = fails_late(t)
 
     @t.app.task(name="parent")
     def parent(ctx: JobContext) -> int:
