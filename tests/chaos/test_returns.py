@@ -10,8 +10,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -138,29 +138,32 @@ def tell(consumer: Consumer, kind: str, measured: Any) -> None:
     measured("returns", **{kind: {"resumed_s": times, "red_s": [round(took, 3) for took in consumer.reddened]}})
 
 
+@contextmanager
+def at_rest(url: str) -> Iterator[Consumer]:
+    """One that has run a job and has nothing to do."""
+    consumer = Consumer(url)
+    with consuming(consumer.app, http="127.0.0.1:0", **DEFAULTS) as running:
+        consumer.address = eventually(lambda: running.face.shown if running.face else "")
+        consumer.goes_on()
+        consumer.resumed.clear()
+        yield consumer
+    consumer.close()
+
+
 @pytest.mark.parametrize("kind", WAYS)
 def test_it_goes_on_each_time(kind: str, times, measured) -> None:
     with servers.start("valkey", args=("--appendonly", "yes")) as server:
-        consumer = Consumer(server.url)
-        with consuming(consumer.app, http="127.0.0.1:0", **DEFAULTS) as running:
-            consumer.address = eventually(lambda: running.face.shown if running.face else "")
-            consumer.goes_on()
-            consumer.resumed.clear()
+        with at_rest(server.url) as consumer:
             for _ in range(rounds(times)):
                 WAYS[kind](server, consumer.red)
                 consumer.goes_on()
-        consumer.close()
     tell(consumer, kind, measured)
 
 
 def test_it_goes_on_after_each_failover(times, measured) -> None:
     """Three Sentinels promote the replica of a master that was killed; the return is when one of them names it."""
     with topologies.sentinel("valkey") as topology:
-        consumer = Consumer(topology.url)
-        with consuming(consumer.app, http="127.0.0.1:0", **DEFAULTS) as running:
-            consumer.address = eventually(lambda: running.face.shown if running.face else "")
-            consumer.goes_on()
-            consumer.resumed.clear()
+        with at_rest(topology.url) as consumer:
             for _ in range(rounds(times)):
                 eventually(topology.whole, timeout=40, every=0.05)
                 (master,) = topology.masters()
@@ -169,7 +172,6 @@ def test_it_goes_on_after_each_failover(times, measured) -> None:
                 eventually(lambda gone=master: named(topology) - {gone.port}, timeout=30, every=0.01)
                 consumer.goes_on()
                 master.server.restart()
-        consumer.close()
     tell(consumer, "failover", measured)
 
 
