@@ -14,9 +14,9 @@ _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 #: Runs the blocks of each page in one namespace, beside a consumer of the default app; where a comment behind an
 #: expression is a value and nothing else, the expression must give it.
 _PROGRAM = '''
-import ast, sys, threading
+import ast, sys, threading, time
 from contextlib import contextmanager
-from tasks_emq import default_app, task
+from tasks_emq import Queue, default_app, task
 from tasks_emq.consumer.consumer import Consumer
 
 
@@ -50,9 +50,17 @@ def ticking():
             over.set()
 
 
-def run(page, source):
+def settle(queue):
+    """As for a person who types the lines: what has run meanwhile is over."""
+    until = time.monotonic() + 5
+    while Queue(queue).counts()["active"] and time.monotonic() < until:
+        time.sleep(0.01)
+
+
+def run(page, queue, source):
     lines, names, checked = source.splitlines(), {"__name__": page}, 0
     for node in ast.parse(source).body:
+        settle(queue)
         if not isinstance(node, ast.Expr):
             exec(compile(ast.Module([node], []), page, "exec"), names)
             continue
@@ -75,9 +83,9 @@ for page, queue in zip(sys.argv[1::2], sys.argv[2::2]):
         try:
             if page == "reading":
                 with ticking():
-                    checked = run(page, source)
+                    checked = run(page, queue, source)
             else:
-                checked = run(page, source)
+                checked = run(page, queue, source)
         finally:
             consumer.stop()
     print("page", page, checked)
