@@ -301,6 +301,8 @@ class App:
         Args:
             levels: of its jobs; None stands for the app's own.
         """
+        if self._durability == "fast" and not any(levels):
+            return None
         level = strongest(given or self._durability for given in levels)
         return None if level == "fast" or self.server.memory else Guarantee(level)
 

@@ -19,6 +19,7 @@ from tasks_emq.core.codec import Codec
 from tasks_emq.core.durability import Guarantee, Level
 from tasks_emq.core.keys import new_job_id, user_id, wire_id
 from tasks_emq.core.options import JobOptions
+from tasks_emq.core.plain import PlainAdd
 from tasks_emq.core.replies import Added
 from tasks_emq.core.retry import RetryPolicy
 from tasks_emq.core.schedule import Timing
@@ -81,6 +82,7 @@ class Task(Generic[P, R]):
         self.binder = Binder.of(function)
         self._attempts = options.attempts
         self._common: dict[str, Any] | None = None
+        self._plain: PlainAdd | None = None
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function here and now, without a job."""
@@ -121,7 +123,7 @@ class Task(Generic[P, R]):
         }  # fmt: skip
         changed = copy.copy(self)
         changed.job_options = self.job_options.with_changes({k: v for k, v in given.items() if v is not None})
-        changed._common = None
+        changed._common = changed._plain = None
         return changed
 
     def delay(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
@@ -140,19 +142,19 @@ class Task(Generic[P, R]):
 
         Script: addStandardJob-9, addDelayedJob-6 or addPrioritizedJob-9
         """
-        job = self.new_job(args, kwargs)
+        job_id, call = self._adding(args, kwargs)
         try:
-            return self.job_of(self.app.client.run_durably(self._call(job), self._guarantee()))
+            return self.job_of(self.app.client.run_durably(call, self._guarantee()))
         except OutcomeUnknown as error:
-            raise self._named(error, job) from error.__cause__
+            raise self._named(error, job_id) from error.__cause__
 
     async def adelay(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """`delay`, awaited."""
-        job = self.new_job(args, kwargs)
+        job_id, call = self._adding(args, kwargs)
         try:
-            return self.job_of(await self.app.aclient.run_durably(self._call(job), self._guarantee()))
+            return self.job_of(await self.app.aclient.run_durably(call, self._guarantee()))
         except OutcomeUnknown as error:
-            raise self._named(error, job) from error.__cause__
+            raise self._named(error, job_id) from error.__cause__
 
     def apply_async(
         self,
@@ -263,8 +265,24 @@ class Task(Generic[P, R]):
             "dedup_id": options.deduplication.id if options.deduplication else "",
         }
 
-    def _call(self, job: NewJob) -> Call[Added]:
-        return calls.add_job(self.app.keys(self.job_options.queue), job)
+    def _adding(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, Call[Added]]:
+        """The wire id of a new job, and the call that adds it."""
+        plain = self._plain
+        if plain is None:
+            job = self.new_job(args, kwargs)
+            self._plain = self._plainly(job)
+            return job.id, calls.add_job(self.app.keys(self.job_options.queue), job)
+        self.binder.check(args, kwargs)
+        payload = self.app.codec(self.job_options.queue).pack_call(args, kwargs, limit=self.max_payload)
+        job_id = new_job_id(time.time_ns() // 1_000_000)
+        return job_id, plain.call(job_id, payload)
+
+    def _plainly(self, job: NewJob) -> PlainAdd | None:
+        """What adds jobs like this one, where they want nothing special."""
+        if job.nonce or job.dedup_id or job.delay_ms or job.priority or job.eta_ms is not None:
+            return None
+        keys = self.app.keys(self.job_options.queue)
+        return PlainAdd(keys, job.name, job.field, job.opts, kept=job.kept)
 
     def job_of(self, added: Added) -> Job[R]:
         """The handle for what an add answered.
@@ -287,8 +305,8 @@ class Task(Generic[P, R]):
     def _guarantee(self) -> Guarantee | None:
         return self.app.guarantee((self.job_options.durability,))
 
-    def _named(self, error: OutcomeUnknown, job: NewJob) -> OutcomeUnknown:
-        shown = user_id(job.id)
+    def _named(self, error: OutcomeUnknown, job_id: str) -> OutcomeUnknown:
+        shown = user_id(job_id)
         return OutcomeUnknown(f"job {shown}: {error}", job_id=shown)
 
     def _trips(

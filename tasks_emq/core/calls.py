@@ -45,7 +45,7 @@ class Call(Generic[R]):
 
     Args:
         script: the script. keys: its KEYS. args: its ARGV. parse: turns the reply into a result or raises.
-        safe: whether it may be sent again when its reply was lost.
+        safe: whether it may be sent again when its reply was lost. line: `words` as bytes, where they are packed.
     """
 
     script: Script
@@ -53,6 +53,7 @@ class Call(Generic[R]):
     args: Sequence[Word]
     parse: Callable[[Any], R]
     safe: bool = True
+    line: bytes | None = None
 
     @property
     def words(self) -> tuple[Word, ...]:
@@ -125,7 +126,7 @@ class NewJob:
     within: Mapping[str, str] | None = None
 
 
-_ADD_STANDARD = script("addStandardJob-9")
+ADD_STANDARD = script("addStandardJob-9")
 _ADD_DELAYED = script("addDelayedJob-6")
 _ADD_PRIORITIZED = script("addPrioritizedJob-9")
 _ADD_PARENT = script("addParentJob-6")
@@ -154,16 +155,11 @@ def add_job(keys: QueueKeys, job: NewJob, *, timestamp_ms: int | None = None) ->
     elif job.priority > 0:
         which = _ADD_PRIORITIZED
     else:
-        which = _ADD_STANDARD
-    parent = job.parent_key
-    dependencies = None if parent is None else f"{parent}:dependencies"
-    parent_map = None if parent is None else parent_field(parent, job.parent_policy)
-    stamp = "" if timestamp_ms is None else timestamp_ms
-    flow = [parent, dependencies, parent_map]
-    dedup = keys.key(f"de:{job.dedup_id}") if job.dedup_id else None
-    head: list[object] = [keys.prefix, job.id, job.name, stamp, *flow, None, dedup, job.nonce, job.rerun]
-    if job.admits > 1 or job.admitted_by or job.within:
-        head += (job.admits, job.admitted_by, job.within)
+        which = ADD_STANDARD
+    head: list[object] = [keys.prefix, job.id, job.name, "" if timestamp_ms is None else timestamp_ms]
+    rare = job.nonce or job.parent_key or job.rerun or job.dedup_id or job.admitted_by or job.admits > 1
+    if rare or which is not ADD_STANDARD:
+        head += _rest_of_head(keys, job)
     args = (
         pack(head),
         job.payload,
@@ -172,6 +168,18 @@ def add_job(keys: QueueKeys, job: NewJob, *, timestamp_ms: int | None = None) ->
         "" if job.eta_ms is None else job.eta_ms,
     )
     return Call(which, keys.of(which), args, replies.added, safe=job.kept)
+
+
+def _rest_of_head(keys: QueueKeys, job: NewJob) -> list[object]:
+    """What only some jobs need."""
+    parent = job.parent_key
+    dependencies = None if parent is None else f"{parent}:dependencies"
+    parent_map = None if parent is None else parent_field(parent, job.parent_policy)
+    dedup = keys.key(f"de:{job.dedup_id}") if job.dedup_id else None
+    rest: list[object] = [parent, dependencies, parent_map, None, dedup, job.nonce, job.rerun]
+    if job.admits > 1 or job.admitted_by or job.within:
+        rest += (job.admits, job.admitted_by, job.within)
+    return rest
 
 
 def parent_field(parent_key: str, policy: str) -> dict[str, object]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -17,11 +17,12 @@ from tasks_emq.core.streams import Items, Stream
 from tasks_emq.errors import EmqError
 from tasks_emq.io.address import Node
 from tasks_emq.io.connect import Server, in_handshake
-from tasks_emq.io.exchange import Patience, exchange, packed, result_of
+from tasks_emq.io.exchange import Patience, exchange, packed, result_of, run_one
 from tasks_emq.io.flows import follow, follow_stream
 from tasks_emq.io.guarantees import exchange_atomically, exchange_durably
 from tasks_emq.io.routing import LOOK_EVERY_S
 from tasks_emq.io.steps import LostReply, Pause, Send, Work
+from tasks_emq.io.wire import AsyncWire
 
 R = TypeVar("R")
 W = TypeVar("W")
@@ -42,16 +43,16 @@ class AsyncClient:
         self.server = server
         self.patience = patience
         self._name = name
-        self._idle: defaultdict[Node | None, deque[redis.asyncio.Connection]] = defaultdict(deque)
+        self._idle: defaultdict[Node | None, deque[AsyncWire]] = defaultdict(deque)
 
     async def run(self, request: Request[R]) -> R:
         """Run one request."""
-        (answer,) = await self._drive(exchange((request,), self.server, self.patience))
-        result: R = result_of(answer)
-        return result
+        return await self._drive(run_one(request, self.server, self.patience))
 
     async def run_durably(self, call: Call[R], guarantee: Guarantee | None) -> R:
         """`Client.run_durably`, awaited."""
+        if guarantee is None:
+            return await self.run(call)
         (answer,) = await self.run_each_durably((call,), guarantee)
         result: R = result_of(answer)
         return result
@@ -105,7 +106,7 @@ class AsyncClient:
         """Close the idle connections; the client can still be used."""
         for resting in self._idle.values():
             while resting:
-                await resting.pop().disconnect()
+                await resting.pop().close(wait=True)
 
     async def _drive(self, steps: Work[W]) -> W:
         value: Any = None
@@ -132,73 +133,71 @@ class AsyncClient:
         commands = self.server.outgoing(step.commands) if self.server.outgoing else step.commands
         if self.server.memory:
             return await self.server.memory.asend(commands)
-        connection, replies, sent = None, [], False
-        looking: list[asyncio.Task[None]] = []
-        timer: asyncio.TimerHandle | None = None
-
-        def look(connection: redis.asyncio.Connection) -> None:
-            looking.append(asyncio.create_task(self._look(connection, step)))
-
+        wire: AsyncWire | None = None
+        replies: list[Any] = []
         try:
-            async with asyncio.timeout(step.within_s):
-                connection = await self._take(step.node)
-                sent = True
-                await connection.send_packed_command(packed(commands), False)
-                if step.slot is not None:
-                    timer = asyncio.get_running_loop().call_later(LOOK_EVERY_S, look, connection)
-                for _ in commands:
-                    try:
-                        replies.append(await connection.read_response(disable_decoding=True))
-                    except (redis.exceptions.ResponseError, redis.exceptions.BusyLoadingError) as error:
-                        replies.append(error)
+            wire = await self._take(step)
+            asked = wire.ask(packed(commands, step.line), len(commands), step.within_s, replies)
+            await (asked if step.slot is None else self._watched(asked, wire, step))
         except (redis.exceptions.RedisError, OSError) as error:
-            if connection:
-                await connection.disconnect(nowait=True)
-            raise LostReply(error, sent=sent, replies=replies) from error
+            if wire:
+                await wire.close()
+            raise LostReply(error, sent=wire is not None, replies=replies) from error
         except BaseException:
             # Cancelled in the middle: the next user must not read our replies.
-            if connection:
-                await connection.disconnect(nowait=True)
+            if wire:
+                await wire.close()
             raise
-        finally:
-            if timer:
-                timer.cancel()
-            for task in looking:
-                task.cancel()
-        self._idle[step.node].append(connection)
+        self._idle[step.node].append(wire)
         return replies
 
-    async def _look(self, connection: redis.asyncio.Connection, step: Send) -> None:
+    async def _watched(self, asked: Coroutine[Any, Any, None], wire: AsyncWire, step: Send) -> None:
         """Break a connection whose node leads no more: the reply may never come."""
+        looking: list[asyncio.Task[None]] = []
+
+        def look() -> None:
+            looking.append(asyncio.create_task(self._look(wire, step)))
+
+        timer = asyncio.get_running_loop().call_later(LOOK_EVERY_S, look)
+        try:
+            await asked
+        finally:
+            timer.cancel()
+            for task in looking:
+                task.cancel()
+
+    async def _look(self, wire: AsyncWire, step: Send) -> None:
         route, node, slot = self.server.route, step.node, step.slot
         while route is not None and node is not None and slot is not None:
             if await self._drive(route.look(node, slot)):
-                await connection.disconnect(nowait=True)
+                await wire.close()
                 return
             await asyncio.sleep(LOOK_EVERY_S)
 
-    async def _take(self, node: Node | None) -> redis.asyncio.Connection:
-        resting = self._idle[node]
+    async def _take(self, step: Send) -> AsyncWire:
+        resting = self._idle[step.node]
         while resting:
-            connection = resting.pop()
-            if connection.is_connected and not _at_end(connection):
-                return connection
-            await connection.disconnect(nowait=True)
+            wire = resting.pop()
+            if wire.usable:
+                return wire
+            await wire.close()
+        async with asyncio.timeout(step.within_s):
+            return await self._connect(step.node)
+
+    async def _connect(self, node: Node | None) -> AsyncWire:
         connection = self.server.async_connection(node=node)
-        await connection.connect()
-        if self.server.over_tls:
-            with in_handshake():
-                await connection.send_command("PING")
-                await connection.read_response()
-        if self._name and not (node and node.sentinel):
-            # Hosts that forbid CLIENT only lose the name.
-            with suppress(redis.exceptions.ResponseError):
-                await connection.send_command("CLIENT", "SETNAME", self._name)
-                await connection.read_response()
-        return connection
-
-
-def _at_end(connection: redis.asyncio.Connection) -> bool:
-    """Whether the loop has seen the server close this idle connection."""
-    reader = getattr(connection, "_reader", None)
-    return reader is None or bool(reader.at_eof())
+        try:
+            await connection.connect()
+            if self.server.over_tls:
+                with in_handshake():
+                    await connection.send_command("PING")
+                    await connection.read_response()
+            if self._name and not (node and node.sentinel):
+                # Hosts that forbid CLIENT only lose the name.
+                with suppress(redis.exceptions.ResponseError):
+                    await connection.send_command("CLIENT", "SETNAME", self._name)
+                    await connection.read_response()
+            return AsyncWire(connection)
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise

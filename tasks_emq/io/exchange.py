@@ -10,12 +10,12 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import hiredis
 import redis
 
-from tasks_emq.core.calls import Request, Word
+from tasks_emq.core.calls import Call, Request
 from tasks_emq.errors import EmqError
 from tasks_emq.io.connect import Server, refused
 from tasks_emq.io.replies import (
@@ -31,9 +31,12 @@ from tasks_emq.io.replies import (
     writes,
 )  # fmt: skip
 from tasks_emq.io.routing import key_of
-from tasks_emq.io.steps import LostReply, Pause, Steps
+from tasks_emq.io.steps import Commands, LostReply, Pause, Send, Steps, Work
 
 R = TypeVar("R")
+
+#: Stands for one command whose bytes are given.
+_PACKED: Final[Commands] = ((),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,31 @@ class Patience:
 
     total_s: float
     once: bool = False
+
+
+def run_one(request: Request[R], server: Server, patience: Patience) -> Work[R]:
+    """Run one request, which as a rule takes one round trip, by a way without detours; see `exchange`.
+
+    Raises:
+        EmqError: what `exchange` would answer.
+    """
+    result: R
+    if server.route is not None:
+        (answer,) = yield from exchange((request,), server, patience)
+        result = result_of(answer)
+        return result
+    started = monotonic()
+    first: Sequence[Any] | LostReply
+    try:
+        first = replies = yield _one(request, server, patience)
+        if not isinstance(replies[0], Exception):
+            result = request.parse(replies[0])
+            return result
+    except LostReply as lost:
+        first = lost
+    (answer,) = yield from _exchange((request,), server, patience, started, first)
+    result = result_of(answer)
+    return result
 
 
 def exchange(requests: Sequence[Request[Any]], server: Server, patience: Patience) -> Steps:
@@ -61,18 +89,29 @@ def exchange(requests: Sequence[Request[Any]], server: Server, patience: Patienc
         Per request its result, or the error to raise for it.
     """
     if server.route is None:
-        return (yield from _exchange(requests, server, patience))
+        return (yield from _exchange(requests, server, patience, monotonic()))
     answers: list[Any] = [OPEN] * len(requests)
     for part in server.route.parts(requests):
-        found = yield from _exchange([requests[i] for i in part], server, patience)
+        found = yield from _exchange([requests[i] for i in part], server, patience, monotonic())
         for i, answer in zip(part, found, strict=True):
             answers[i] = answer
     return answers
 
 
-def _exchange(requests: Sequence[Request[Any]], server: Server, patience: Patience) -> Steps:
-    """Requests of which all go to one node."""
-    started = monotonic()
+def _one(request: Request[Any], server: Server, patience: Patience) -> Send:
+    if isinstance(request, Call) and request.line and not (server.outgoing or server.memory):
+        return Send(_PACKED, patience.total_s, line=request.line)
+    return Send((request.words,), patience.total_s)
+
+
+def _exchange(
+    requests: Sequence[Request[Any]],
+    server: Server,
+    patience: Patience,
+    started: float,
+    first: Sequence[Any] | LostReply | None = None,
+) -> Steps:
+    """Requests of which all go to one node. first: what came of sending them, where that was done."""
     answers: list[Any] = [OPEN] * len(requests)
     key = _key(requests, server)
     todo = list(range(len(requests)))
@@ -96,9 +135,13 @@ def _exchange(requests: Sequence[Request[Any]], server: Server, patience: Patien
         again: list[int] = []
         unknown: list[int] = []
         try:
-            replies = yield from ask([words_of(requests[i], in_full, server) for i in todo], key, server, left)
+            if isinstance(first, LostReply):
+                raise first
+            if first is None:
+                first = yield from ask([words_of(requests[i], in_full, server) for i in todo], key, server, left)
+            replies, first = first, None
         except LostReply as lost:
-            trouble, replies = lost, lost.replies
+            first, trouble, replies = None, lost, lost.replies
             for i in todo[len(replies) :]:
                 if lost.sent and writes(requests[i]):
                     maybe_done.add(i)
@@ -150,6 +193,8 @@ def result_of(answer: R | EmqError) -> R:
     return answer
 
 
-def packed(commands: Sequence[Sequence[Word]]) -> list[bytes]:
-    """The commands as the bytes of one write."""
+def packed(commands: Commands, line: bytes | None = None) -> list[bytes]:
+    """The commands as the bytes of one write. line: they are packed already."""
+    if line:
+        return [line]
     return [b"".join([hiredis.pack_command(tuple(words)) for words in commands])]  # type: ignore[arg-type]

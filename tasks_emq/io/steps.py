@@ -14,7 +14,7 @@ R = TypeVar("R")
 Commands: TypeAlias = Sequence[Sequence[Word]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Send:
     """Send these commands together and read one reply each, all within some seconds.
 
@@ -23,12 +23,14 @@ class Send:
         node: to which one; None where the URL names a single server.
         slot: for which `node` was chosen. While a reply is waited for, the client looks whether it still leads
             there; None: it does not look.
+        line: the commands as bytes, where they are packed already.
     """
 
     commands: Commands
     within_s: float
     node: Node | None = None
     slot: int | None = None
+    line: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict, deque
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
+from functools import partial
 from time import monotonic, sleep
 from typing import Any, TypeVar
 
@@ -17,11 +18,12 @@ from tasks_emq.core.streams import Items, Stream
 from tasks_emq.errors import EmqError
 from tasks_emq.io.address import Node
 from tasks_emq.io.connect import Server, in_handshake
-from tasks_emq.io.exchange import Patience, exchange, packed, result_of
+from tasks_emq.io.exchange import Patience, exchange, packed, result_of, run_one
 from tasks_emq.io.flows import follow, follow_stream
 from tasks_emq.io.guarantees import exchange_atomically, exchange_durably
 from tasks_emq.io.routing import LOOK_EVERY_S
 from tasks_emq.io.steps import LostReply, Pause, Send, Work
+from tasks_emq.io.wire import SyncWire
 
 R = TypeVar("R")
 W = TypeVar("W")
@@ -45,17 +47,17 @@ class Client:
         self.server = server
         self.patience = patience
         self._name = name
-        self._idle: defaultdict[Node | None, deque[tuple[redis.Connection, float]]] = defaultdict(deque)
+        self._idle: defaultdict[Node | None, deque[SyncWire]] = defaultdict(deque)
         self._pid = os.getpid()
 
     def run(self, request: Request[R]) -> R:
         """Run one request."""
-        (answer,) = self._drive(exchange((request,), self.server, self.patience))
-        result: R = result_of(answer)
-        return result
+        return self._drive(run_one(request, self.server, self.patience))
 
     def run_durably(self, call: Call[R], guarantee: Guarantee | None) -> R:
         """Run one call and wait until it is as durable as that."""
+        if guarantee is None:
+            return self.run(call)
         (answer,) = self.run_each_durably((call,), guarantee)
         result: R = result_of(answer)
         return result
@@ -110,7 +112,7 @@ class Client:
     def _close_idle(self, node: Node | None) -> None:
         resting = self._idle.get(node, ())
         while resting:
-            resting.pop()[0].disconnect()
+            resting.pop().close()
 
     def _drive(self, steps: Work[W]) -> W:
         value: Any = None
@@ -137,61 +139,55 @@ class Client:
         commands = self.server.outgoing(step.commands) if self.server.outgoing else step.commands
         if self.server.memory:
             return self.server.memory.send(commands)
-        connection, replies, sent = None, [], False
-        until = monotonic() + step.within_s
-        # A repeat has less time than the connection's own timeout, and of a node more than that must be known.
-        hurried = step.node is not None or step.within_s < self.patience.total_s
+        wire: SyncWire | None = None
+        replies: list[Any] = []
+        wait: Callable[[], None] | None = None
         try:
-            connection = self._take(step)
-            sent = True
-            connection.send_packed_command(packed(commands), False)
-            for _ in commands:
-                if hurried:
-                    self._wait(connection, step, until)
-                try:
-                    replies.append(connection.read_response(disable_decoding=True))
-                except (redis.exceptions.ResponseError, redis.exceptions.BusyLoadingError) as error:
-                    replies.append(error)
+            wire = self._take(step)
+            if step.node is not None or step.within_s < self.patience.total_s:
+                # A repeat has less time than the connection's own timeout, and of a node more must be known.
+                wait = partial(self._wait, wire, step, monotonic() + step.within_s)
+            wire.ask(packed(commands, step.line), len(commands), replies, wait)
         except (redis.exceptions.RedisError, OSError) as error:
-            if connection:
-                connection.disconnect()
+            if wire:
+                wire.close()
             if step.node:
                 self._close_idle(step.node)
-            raise LostReply(error, sent=sent, replies=replies) from error
+            raise LostReply(error, sent=wire is not None, replies=replies) from error
         except BaseException:
             # Interrupted in the middle: the next user must not read our replies.
-            if connection:
-                connection.disconnect()
+            if wire:
+                wire.close()
             raise
-        self._idle[step.node].append((connection, monotonic()))
+        self._idle[step.node].append(wire)
         return replies
 
-    def _wait(self, connection: redis.Connection, step: Send, until: float) -> None:
+    def _wait(self, wire: SyncWire, step: Send, until: float) -> None:
         """Until a reply begins to come. A node that leads no more may never send it."""
         route, node, slot = self.server.route, step.node, step.slot
         looks = route is not None and node is not None and slot is not None
         while True:
             # A negative time would wait for ever.
             left = max(0.0, until - monotonic())
-            if connection.can_read(min(left, LOOK_EVERY_S) if looks else left):
+            if wire.can_read(min(left, LOOK_EVERY_S) if looks else left):
                 return
             if left <= LOOK_EVERY_S or route is None or node is None or slot is None:
                 raise redis.exceptions.TimeoutError("Timeout reading from socket")
             if self._drive(route.look(node, slot)):
                 raise redis.exceptions.ConnectionError(f"{node} leads no more")
 
-    def _take(self, step: Send) -> redis.Connection:
+    def _take(self, step: Send) -> SyncWire:
         if self._pid != os.getpid():
             # After a fork the sockets are shared with the parent: they are its, not ours.
             self._idle, self._pid = defaultdict(deque), os.getpid()
-        try:
-            connection, since = self._idle[step.node].pop()
-            if monotonic() - since < _CHECK_AFTER_S or not _is_stale(connection):
-                return connection
-            connection.disconnect()
-        except IndexError:
-            patience = min(self.server.connect_timeout_s, step.within_s) if step.node else self.patience.total_s
-            connection = self.server.connection(read_timeout_s=patience, node=step.node)
+        resting = self._idle[step.node]
+        if resting:
+            wire = resting.pop()
+            if monotonic() - wire.used_at < _CHECK_AFTER_S or not wire.is_stale():
+                return wire
+            wire.close()
+        patience = min(self.server.connect_timeout_s, step.within_s) if step.node else self.patience.total_s
+        connection = self.server.connection(read_timeout_s=patience, node=step.node)
         connection.connect()
         if self.server.over_tls:
             with in_handshake():
@@ -202,11 +198,4 @@ class Client:
             with suppress(redis.exceptions.ResponseError):
                 connection.send_command("CLIENT", "SETNAME", self._name)
                 connection.read_response()
-        return connection
-
-
-def _is_stale(connection: redis.Connection) -> bool:
-    try:
-        return bool(connection.can_read())
-    except (redis.exceptions.RedisError, OSError):
-        return True
+        return SyncWire(connection)

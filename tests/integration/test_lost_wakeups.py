@@ -19,6 +19,7 @@ from servers import Server
 from waiting import eventually
 
 from tasks_emq import App, Job, JobContext
+from tasks_emq.core.calls import add_job
 from tasks_emq.core.scripts import script
 
 
@@ -68,7 +69,7 @@ def test_a_marker_that_got_lost_costs_one_park(app: App, proxy: Proxy, watch: Wa
     async def work(n: int) -> float:
         return time.monotonic()
 
-    call = work._call(work.new_job((1,), {}))
+    call = add_job(app.keys("default"), work.new_job((1,), {}))
     with consuming(app, stalled_interval=60):  # no pass sets the marker again
         watch.parked()
         with watch.client.pipeline(transaction=True) as pipe:

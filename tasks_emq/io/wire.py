@@ -1,0 +1,182 @@
+"""What comes and goes on one connection that redis-py has made and greeted, without its layers in between.
+
+They cost more than everything else that a client does for a small request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from time import monotonic
+from typing import Any, Final
+
+import hiredis
+import redis
+import redis.asyncio
+from redis._parsers import BaseParser
+
+_MORE: Final = object()
+_READ_BYTES: Final = 65_536
+#: An error of the connection in redis-py that leaves it usable.
+_USABLE: Final = redis.exceptions.BusyLoadingError
+_CLOSED: Final = "Connection closed by server."
+
+
+class _Replies:
+    """Parses replies out of what arrives."""
+
+    __slots__ = ("_reader", "feed")
+
+    def __init__(self) -> None:
+        self._reader = hiredis.Reader(
+            protocolError=redis.exceptions.InvalidResponse, replyError=BaseParser.parse_error, notEnoughData=_MORE
+        )
+        self.feed = self._reader.feed
+
+    def take(self, into: list[Any], count: int) -> bool:
+        """Add what there is, until there are so many; whether there are.
+
+        Raises:
+            RedisError: no reply, or one that says that the connection is not to be used.
+        """
+        while len(into) < count:
+            reply = self._reader.gets(False)
+            if reply is _MORE:
+                return False
+            if isinstance(reply, redis.exceptions.ConnectionError) and not isinstance(reply, _USABLE):
+                raise reply
+            into.append(reply)
+        return True
+
+
+class SyncWire:
+    """A connection for a thread.
+
+    Args:
+        connection: connected, with no reply outstanding.
+
+    Attributes:
+        used_at: monotonic seconds when it was last used.
+    """
+
+    __slots__ = ("_connection", "_replies", "_sock", "used_at")
+
+    def __init__(self, connection: redis.Connection) -> None:
+        self._connection = connection
+        self._sock: Any = connection._sock
+        self._replies = _Replies()
+        self.used_at = monotonic()
+
+    def ask(
+        self, parts: Iterable[bytes], count: int, replies: list[Any], wait: Callable[[], None] | None = None
+    ) -> None:
+        """Send something and read its replies.
+
+        Args:
+            parts: of what is sent. count: replies that belong to it. replies: filled with those that come.
+            wait: called before each read.
+
+        Raises:
+            OSError, RedisError: they do not come; the connection is to be closed.
+        """
+        for part in parts:
+            self._sock.sendall(part)
+        while not self._replies.take(replies, count):
+            if wait:
+                wait()
+            data = self._sock.recv(_READ_BYTES)
+            if not data:
+                raise redis.exceptions.ConnectionError(_CLOSED)
+            self._replies.feed(data)
+        self.used_at = monotonic()
+
+    def can_read(self, within_s: float) -> bool:
+        """Whether something has come, or comes within so many seconds; also when the server has closed it."""
+        return bool(self._connection.can_read(within_s))
+
+    def is_stale(self) -> bool:
+        """Whether an idle connection has something to say: that the server closed it, as a rule."""
+        try:
+            return self.can_read(0)
+        except (redis.exceptions.RedisError, OSError):
+            return True
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.disconnect()
+
+
+class AsyncWire(asyncio.Protocol):
+    """A connection for a loop: what arrives is parsed where it arrives, and the last reply wakes who asked.
+
+    Args:
+        connection: connected, with no reply outstanding.
+    """
+
+    def __init__(self, connection: redis.asyncio.Connection) -> None:
+        self._connection = connection
+        self._loop = asyncio.get_running_loop()
+        writer: Any = connection._writer
+        self._transport = writer.transport
+        #: Is told what becomes of the connection: redis-py waits for that when it closes it.
+        self._before: Any = self._transport.get_protocol()
+        self._replies = _Replies()
+        self._waiter: asyncio.Future[None] | None = None
+        self._into: list[Any] = []
+        self._count = 0
+        self.usable = True
+        self._transport.set_protocol(self)
+
+    async def ask(self, parts: Iterable[bytes], count: int, within_s: float, replies: list[Any]) -> None:
+        """Send something and wait for its replies.
+
+        Args:
+            parts: of what is sent. count: replies that belong to it. within_s: for all of them.
+            replies: filled with those that come.
+
+        Raises:
+            OSError, RedisError: they do not come; the connection is to be closed, as after a cancellation.
+        """
+        self._into, self._count = replies, count
+        self._waiter = self._loop.create_future()
+        for part in parts:
+            self._transport.write(part)
+        timer = self._loop.call_later(within_s, self._fail, TimeoutError())
+        try:
+            await self._waiter
+        finally:
+            timer.cancel()
+            self._waiter = None
+
+    async def close(self, *, wait: bool = False) -> None:
+        """Close the connection, and wait until it is; who waits for replies hears of it."""
+        self.usable = False
+        await self._connection.disconnect(nowait=not wait)
+
+    def data_received(self, data: bytes) -> None:
+        """Take in what arrives."""
+        if self._waiter is None or self._waiter.done():
+            # Nobody asked, or gave up: whoever asked next would read the answer to something else.
+            self.usable = False
+            return
+        try:
+            self._replies.feed(data)
+            if self._replies.take(self._into, self._count):
+                self._waiter.set_result(None)
+        except redis.exceptions.RedisError as error:
+            self._fail(error)
+
+    def eof_received(self) -> None:
+        """The server has closed the connection."""
+        self._fail(redis.exceptions.ConnectionError(_CLOSED))
+        self._before.eof_received()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """It is gone."""
+        self._fail(error or redis.exceptions.ConnectionError(_CLOSED))
+        self._before.connection_lost(error)
+
+    def _fail(self, error: Exception) -> None:
+        self.usable = False
+        if self._waiter and not self._waiter.done():
+            self._waiter.set_exception(error)
