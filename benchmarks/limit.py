@@ -100,7 +100,7 @@ def fill(server: Server, program: Path, state: str, jobs: int) -> QueueKeys:
     """A queue that holds nothing but so many jobs: `waiting`, `delayed` for a year, `completed` or `failed`."""
     keys = _prepare(server)
     later = (int(time.time()) + 365 * 86_400) * 1000 if state == "delayed" else None
-    new = (replace(job(), eta_ms=None if later is None else later + n) for n in range(jobs))
+    new = (replace(job(), eta_ms=None if later is None else later + n // calls.ADD_BATCH) for n in range(jobs))
     if state in ("waiting", "delayed"):
         send(server, program, adds(keys, new))
         return keys
@@ -149,9 +149,10 @@ def job(argument_size: int = ARGUMENT_SIZE) -> NewJob:
 
 
 def adds(keys: QueueKeys, new: Iterable[NewJob]) -> Iterable[Call[Any]]:
+    """addMany calls; the first job of each says what the others share."""
     left = iter(new)
     while batch := list(islice(left, calls.ADD_BATCH)):
-        yield calls.add_many(keys, batch)
+        yield calls.add_many(keys, batch[0], [job.id for job in batch], [job.payload for job in batch])
 
 
 def _finishes(

@@ -6,12 +6,12 @@ import copy
 import inspect
 import os
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import update_wrapper
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
+from tasks_emq.bulk import Arguments, Bulk
 from tasks_emq.core import calls
 from tasks_emq.core.annotations import Binder
 from tasks_emq.core.calls import Call, NewJob
@@ -23,7 +23,7 @@ from tasks_emq.core.plain import PlainAdd
 from tasks_emq.core.replies import Added
 from tasks_emq.core.retry import RetryPolicy
 from tasks_emq.core.schedule import Timing
-from tasks_emq.errors import BrokerError, ConfigError, EmqError, JobExists, NotReplicated, OutcomeUnknown
+from tasks_emq.errors import ConfigError, JobExists, OutcomeUnknown
 from tasks_emq.job import Job
 from tasks_emq.workflow import Signature
 
@@ -34,12 +34,6 @@ P = ParamSpec("P")
 #: The parameters but the first, which a step of a workflow gets from the one before.
 Q = ParamSpec("Q")
 R = TypeVar("R")
-
-#: A bulk add sends so many scripts in one round trip, and so many bytes in one script at the most.
-_SCRIPTS_A_TRIP = 20
-_BYTES_A_SCRIPT = 1_000_000
-
-Arguments = Sequence[Any] | Mapping[str, Any]
 
 
 class Task(Generic[P, R]):
@@ -199,19 +193,19 @@ class Task(Generic[P, R]):
 
         Script: addMany-10
         """
-        jobs: list[Job[R]] = []
-        for trip, batches in self._trips(calls_of):
-            answers = self.app.client.run_each_durably(trip, self._guarantee())
-            self._settle(jobs, batches, answers)
-        return jobs
+        bulk = Bulk(self)
+        for trip in bulk.trips(calls_of):
+            answers = self.app.client.run_each_durably(trip.calls, self._guarantee())
+            bulk.take_in(trip, answers)
+        return bulk.jobs
 
     async def adelay_many(self, calls_of: Iterable[Arguments]) -> list[Job[R]]:
         """`delay_many`, awaited."""
-        jobs: list[Job[R]] = []
-        for trip, batches in self._trips(calls_of):
-            answers = await self.app.aclient.run_each_durably(trip, self._guarantee())
-            self._settle(jobs, batches, answers)
-        return jobs
+        bulk = Bulk(self)
+        for trip in bulk.trips(calls_of):
+            answers = await self.app.aclient.run_each_durably(trip.calls, self._guarantee())
+            bulk.take_in(trip, answers)
+        return bulk.jobs
 
     def _celery(self, countdown: float | None, task_id: str | None, options: dict[str, Any]) -> Task[P, R]:
         if countdown is not None:
@@ -309,42 +303,6 @@ class Task(Generic[P, R]):
         shown = user_id(job_id)
         return OutcomeUnknown(f"job {shown}: {error}", job_id=shown)
 
-    def _trips(
-        self, calls_of: Iterable[Arguments]
-    ) -> Iterator[tuple[list[Call[list[Added]]], list[list[NewJob]]]]:
-        keys = self.app.keys(self.job_options.queue)
-        if self.job_options.job_id is not None:
-            raise ConfigError("delay_many: a custom job_id names one job; add these one by one")
-        if self.job_options.deduplication is not None:
-            raise ConfigError("delay_many: jobs with a deduplication id are added one by one")
-        every = (
-            self.new_job((), item) if isinstance(item, Mapping) else self.new_job(_positional(item), {})
-            for item in calls_of
-        )
-        batches = _batches(every)
-        while trip := list(islice(batches, _SCRIPTS_A_TRIP)):
-            yield [calls.add_many(keys, batch) for batch in trip], trip
-
-    def _settle(
-        self, jobs: list[Job[R]], batches: list[list[NewJob]], answers: Sequence[list[Added] | EmqError]
-    ) -> None:
-        """Take in a trip's answers; the first error is raised when all that is known has been noted."""
-        unknown: list[str] = []
-        failed: EmqError | None = None
-        for batch, answer in zip(batches, answers, strict=True):
-            if isinstance(answer, EmqError):
-                failed = failed or answer
-                if isinstance(answer, OutcomeUnknown):
-                    unknown += [user_id(job.id) for job in batch]
-                if isinstance(answer, NotReplicated):
-                    jobs += [self.job_of(added) for added in answer.answer]
-            else:
-                jobs += [self.job_of(added) for added in answer]
-        if isinstance(failed, BrokerError):
-            failed.jobs, failed.unknown = jobs, unknown
-        if failed:
-            raise failed
-
 
 class CoroutineTask(Task[P, R]):
     """A task whose function is `async def`: calling it gives a coroutine."""
@@ -353,25 +311,3 @@ class CoroutineTask(Task[P, R]):
         """Make the coroutine, without a job."""
         result: Coroutine[Any, Any, R] = self.function(*args, **kwargs)
         return result
-
-
-def _positional(item: Any) -> Sequence[Any]:
-    if not isinstance(item, (tuple, list)):
-        raise TypeError(
-            f"delay_many takes a tuple of positional arguments or a mapping of keyword arguments per job, "
-            f"not {type(item).__name__}"
-        )
-    return item
-
-
-def _batches(jobs: Iterator[NewJob]) -> Iterator[list[NewJob]]:
-    batch: list[NewJob] = []
-    size = 0
-    for job in jobs:
-        batch.append(job)
-        size += len(job.payload)
-        if len(batch) == calls.ADD_BATCH or size > _BYTES_A_SCRIPT:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch

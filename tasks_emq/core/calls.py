@@ -189,24 +189,36 @@ def parent_field(parent_key: str, policy: str) -> dict[str, object]:
 
 
 def add_many(
-    keys: QueueKeys, jobs: Sequence[NewJob], *, timestamp_ms: int | None = None
-) -> Call[list[replies.Added]]:
-    """Add up to `ADD_BATCH` jobs that share their options and codec, in one script.
+    keys: QueueKeys,
+    like: NewJob,
+    ids: Sequence[str],
+    payloads: Sequence[bytes],
+    *,
+    timestamp_ms: int | None = None,
+) -> Call[list[int]]:
+    """Add up to `ADD_BATCH` jobs in one script; they share everything but their ids and payloads.
+
+    Args:
+        like: what they share; its own id and payload are not looked at.
+
+    Returns:
+        A call that answers a code per job: 1 added, 0 the id exists, 2 this very call had added it before.
 
     Script: addMany-10
     """
-    first = jobs[0]
+    jobs: list[Word] = [""] * (2 * len(ids))
+    jobs[::2], jobs[1::2] = ids, payloads
     args: list[Word] = [
         keys.prefix,
         "" if timestamp_ms is None else timestamp_ms,
-        first.field,
-        pack(first.opts) if first.opts else b"\x80",
+        like.field,
+        pack(like.opts) if like.opts else b"\x80",
+        like.name,
+        like.nonce,
+        "" if like.eta_ms is None else like.eta_ms,
+        *jobs,
     ]
-    for job in jobs:
-        args += (job.id, job.nonce, job.name, job.payload, "" if job.eta_ms is None else job.eta_ms)
-    ids = [job.id for job in jobs]
-    safe = all(job.kept for job in jobs)
-    return Call(_ADD_MANY, keys.of(_ADD_MANY), args, lambda codes: replies.added_many(ids, codes), safe=safe)
+    return Call(_ADD_MANY, keys.of(_ADD_MANY), args, list, safe=like.kept)
 
 
 _IS_FINISHED = script("isFinished-3")

@@ -16,6 +16,8 @@ from tasks_emq.core.lowering import MAX_DEPTH, Lowering, Refused, within
 from tasks_emq.errors import ConfigError, PayloadError, PayloadTooLarge
 
 _TEXT = frozenset({str})
+#: What msgpack packs as it is, and that has no parts.
+_FLAT = frozenset({type(None), bool, int, float, str, bytes})
 MAX_STORED = 64 * 1024 * 1024  # bytes; more is never packed and never decoded. Source: reliability S2
 
 
@@ -38,6 +40,11 @@ class Codec(Protocol):
             CannotSerialize: a part cannot be carried; the message has its path.
             PayloadTooLarge: more bytes than `limit` came out.
         """
+
+    def pack_calls(
+        self, calls: Sequence[tuple[Sequence[object], Mapping[str, object]]], *, limit: int
+    ) -> list[bytes]:
+        """`pack_call` of many, in order."""
 
     def unpack_call(self, raw: bytes | None) -> tuple[list[object], dict[str, object]]:
         """Unpack the arguments of a call, also those that another client wrote (Source: design T10).
@@ -87,6 +94,20 @@ class _Msgpack:
         positional, named = list(args), dict(kwargs)
         packed = self._plainly({"args": positional, "kwargs": named}, [*positional, *named.values()])
         return _limited(packed or pack(_lowered_call(self._careful, positional, named)), "payload", limit)
+
+    def pack_calls(
+        self, calls: Sequence[tuple[Sequence[object], Mapping[str, object]]], *, limit: int
+    ) -> list[bytes]:
+        # Where no argument has parts, the types of all of them are looked at in one go.
+        kinds = {type(value) for args, kwargs in calls for value in (*args, *kwargs.values())}
+        if kinds <= _FLAT:
+            try:
+                packed = [pack({"args": list(args), "kwargs": dict(kwargs)}) for args, kwargs in calls]
+            except (Refused, TypeError, ValueError, OverflowError):
+                packed = []
+            if packed and max(map(len, packed)) <= min(limit, MAX_STORED):
+                return packed
+        return [self.pack_call(args, kwargs, limit=limit) for args, kwargs in calls]
 
     def unpack_call(self, raw: bytes | None) -> tuple[list[object], dict[str, object]]:
         return _call(self._decode(raw, "payload")) if raw else ([], {})
@@ -175,6 +196,11 @@ class _Json:
 
     def pack_call(self, args: Sequence[object], kwargs: Mapping[str, object], *, limit: int) -> bytes:
         return self._encode(_lowered_call(self._careful, list(args), dict(kwargs)), "payload", limit)
+
+    def pack_calls(
+        self, calls: Sequence[tuple[Sequence[object], Mapping[str, object]]], *, limit: int
+    ) -> list[bytes]:
+        return [self.pack_call(args, kwargs, limit=limit) for args, kwargs in calls]
 
     def unpack_call(self, raw: bytes | None) -> tuple[list[object], dict[str, object]]:
         return _call(self._decode(raw, "payload")) if raw else ([], {})

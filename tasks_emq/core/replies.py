@@ -76,11 +76,6 @@ def added(reply: Any) -> Added:
     return Added(reply[0].decode(), reply[1] in (1, 2), reply[1] == 3)
 
 
-def added_many(ids: Sequence[str], codes: Sequence[int]) -> list[Added]:
-    """One answer per job, in order."""
-    return [Added(job_id, code != 0) for job_id, code in zip(ids, codes, strict=True)]
-
-
 def raise_first(answers: Sequence[Any]) -> None:
     """Raise the first error among the answers of one MULTI."""
     for answer in answers:

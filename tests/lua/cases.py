@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import prestates as at
-from queue_kit import KEEP_ALL, LOCK_MS, T0, Kit, ended, new_job, take
+from queue_kit import KEEP_ALL, LOCK_MS, T0, Kit, add_all, ended, new_job, take
 
 from tasks_emq.core import calls, runs
 from tasks_emq.core.calls import Call
@@ -79,11 +79,11 @@ case("addDelayedJob-6", "due time given", at.empty, add("a", eta_ms=T0 + 9))
 
 def add_many(**more: Any) -> Build:
     jobs = [new_job(job_id, nonce="n", **more) for job_id in ("a", "b", "a", "c", "e")]
-    jobs[1] = new_job("b", nonce="n", eta_ms=T0 + 77, **more)
-    return lambda kit: calls.add_many(kit.keys, jobs, timestamp_ms=T0)
+    return lambda kit: add_all(kit.keys, jobs, timestamp_ms=T0)
 
 
-case("addMany-10", "new, one twice, one with a due time", at.empty, add_many())
+case("addMany-10", "new, one twice", at.empty, add_many())
+case("addMany-10", "with a due time", at.due, add_many(eta_ms=T0 + 77))
 case("addMany-10", "one exists", at.existing, add_many())
 case("addMany-10", "prioritized", at.prioritized, add_many(priority=4))
 case("addMany-10", "delayed", at.due, add_many(delay_ms=500))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import prestates as at
-from queue_kit import T0, Kit, new_job
+from queue_kit import T0, Kit, add_all, new_job
 
 from tasks_emq.core import calls, runs
 from tasks_emq.core.calls import Call
@@ -120,17 +120,16 @@ edge(at.waiting, add("a", lifo=True), add("a", priority=1))
 
 
 def add_many(*ids: str, **more: Any) -> Call[Any]:
-    eta = more.pop("eta", {})
-    jobs = [new_job(job_id, nonce="n", eta_ms=eta.get(job_id), **more) for job_id in ids or ("none",)]
-    call = calls.add_many(KEYS, jobs, timestamp_ms=T0)
-    return call if ids else replace(call, args=call.args[:4])
+    jobs = [new_job(job_id, nonce="n", **more) for job_id in ids or ("none",)]
+    call = add_all(KEYS, jobs, timestamp_ms=T0)
+    return call if ids else replace(call, args=call.args[:7])
 
 
 edge(
     owned, add_many(), add_many("a"), add_many("x"), add_many("y"), add_many("a", "x", "a", "b"),
     add_many("a", "b", lifo=True),
     add_many("a", "b", priority=3), add_many("a", "b", priority=1), add_many("a", "b", delay_ms=50),
-    add_many("a", "b", "c", eta={"b": T0 + 50, "c": T0 - 50}), add_many("a", eta={"a": T0 + 50}),
+    add_many("a", "x", "b", eta_ms=T0 + 50), add_many("a", "y", "a", eta_ms=T0 - 50),
     add_many("a", delay_ms=1),
 )  # fmt: skip
 edge(full, add_many(), add_many("a"), add_many("w"), add_many("w", "w"))

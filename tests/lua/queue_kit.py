@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import redis
@@ -32,6 +33,14 @@ def new_job(job_id: str, *, opts: Mapping[str, object] | None = None, lifo: bool
         wire["lifo"] = True
     more = {"payload": b"p", "field": "args", **more}
     return NewJob(id=job_id, name="work", opts=wire, **more)
+
+
+def add_all(keys: QueueKeys, jobs: Sequence[NewJob], *, timestamp_ms: int | None = None) -> Call[list[int]]:
+    """`calls.add_many` of jobs that share all but their ids and payloads."""
+    assert all(replace(job, id="", payload=b"") == replace(jobs[0], id="", payload=b"") for job in jobs)
+    return calls.add_many(
+        keys, jobs[0], [job.id for job in jobs], [job.payload for job in jobs], timestamp_ms=timestamp_ms
+    )
 
 
 class Kit:
@@ -178,7 +187,7 @@ def fill(kit: Kit, count: int, prefix: str = "j", **more: Any) -> list[str]:
     ids = [f"{prefix}{n}" for n in range(count)]
     for start in range(0, count, calls.ADD_BATCH):
         jobs = [new_job(job_id, **more) for job_id in ids[start : start + calls.ADD_BATCH]]
-        kit.run(calls.add_many(kit.keys, jobs, timestamp_ms=T0))
+        kit.run(add_all(kit.keys, jobs, timestamp_ms=T0))
     return ids
 
 

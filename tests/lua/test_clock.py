@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from queue_kit import T0, Kit, ended, new_job, take
+from queue_kit import T0, Kit, add_all, ended, new_job, take
 
-from tasks_emq.core import calls, runs
+from tasks_emq.core import runs
 from tasks_emq.core.runs import PutOff, Retention
 
 
@@ -59,7 +59,7 @@ def test_times_of_a_job(kit):
 def test_times_of_a_batch(kit):
     """The same for the batch forms; one reading for the whole call."""
     with span(kit) as added:
-        kit.run(calls.add_many(kit.keys, [new_job(f"j{n}") for n in range(50)]))
+        kit.run(add_all(kit.keys, [new_job(f"j{n}") for n in range(50)]))
     with span(kit) as started:
         jobs = kit.finish_many(then=take("T", 50), ts=None).fetched
     with span(kit) as finished:
@@ -74,7 +74,7 @@ def test_a_delay_is_a_duration(kit):
     """Due so long after the server's now, whatever form adds."""
     with span(kit) as now:
         kit.add("a", ts=None, delay_ms=60_000)
-        kit.run(calls.add_many(kit.keys, [new_job("b", delay_ms=60_000)]))
+        kit.run(add_all(kit.keys, [new_job("b", delay_ms=60_000)]))
         kit.add("c", ts=None, delay_ms=60_000, priority=4)
     assert [kit.hash(job_id)["delay"] for job_id in "abc"] == ["60000"] * 3
     for job_id, score in kit.scores("delayed").items():
@@ -88,7 +88,7 @@ def test_an_eta_is_a_point_in_time(kit):
     due = server_ms(kit) + 3_600_000
     with span(kit) as now:
         kit.add("a", ts=None, eta_ms=due)
-        kit.run(calls.add_many(kit.keys, [new_job("b", eta_ms=due)]))
+        kit.run(add_all(kit.keys, [new_job("b", eta_ms=due)]))
     assert kit.scores("delayed") == {"a": due * 4096, "b": due * 4096 + 1}
     for job_id in "ab":
         assert due - int(kit.hash(job_id)["delay"]) in now
@@ -97,7 +97,7 @@ def test_an_eta_is_a_point_in_time(kit):
 def test_an_eta_beside_a_delay(kit):
     """The eta decides."""
     kit.add("a", eta_ms=T0 + 7, delay_ms=500)
-    kit.run(calls.add_many(kit.keys, [new_job("b", eta_ms=T0 + 7, delay_ms=500)], timestamp_ms=T0))
+    kit.run(add_all(kit.keys, [new_job("b", eta_ms=T0 + 7, delay_ms=500)], timestamp_ms=T0))
     assert kit.scores("delayed") == {"a": (T0 + 7) * 4096, "b": (T0 + 7) * 4096 + 1}
 
 

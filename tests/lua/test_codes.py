@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from queue_kit import KEEP_ALL, LOCK_MS, T0, Kit, new_job
+from queue_kit import KEEP_ALL, LOCK_MS, T0, Kit, add_all, new_job
 
 from tasks_emq.core import calls, control, flow, runs, scheduling
 from tasks_emq.core.calls import Call
@@ -69,7 +69,7 @@ CALLS: dict[str, Call[Any]] = {
     "moveToWaitingChildren-7": runs.move_to_waiting_children(KEYS, "a", "T", 1, ts_ms=T0),
     "moveToWaitingChildren-7 (no lock)": runs.move_to_waiting_children(KEYS, "a", NO_LOCK, 1, ts_ms=T0),
     "removeChildDependency-1": flow.detach_child(KEYS, KEYS.key("a"), KEYS.key("p"), ts_ms=T0),
-    "addMany-10": calls.add_many(KEYS, [new_job("a", nonce="n")], timestamp_ms=T0),
+    "addMany-10": add_all(KEYS, [new_job("a", nonce="n")], timestamp_ms=T0),
     "moveToFinished-14": runs.move_to_finished(KEYS, end(), None, KEEP_ALL, ts_ms=T0),
     "moveToFinished-14 (no lock)": runs.move_to_finished(KEYS, end(NO_LOCK), None, KEEP_ALL, ts_ms=T0),
     "finishMany-15": runs.finish_many(KEYS, [end()], None, KEEP_ALL, ts_ms=T0),

@@ -10,7 +10,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from queue_kit import LOCK_MS, T0, Kit, new_job, take
+from queue_kit import LOCK_MS, T0, Kit, add_all, new_job, take
 
 from tasks_emq.core import calls, runs
 from tasks_emq.core.keys import user_id, wire_id
@@ -180,7 +180,7 @@ def test_c10_options_are_json_with_short_names(kit):
     }  # fmt: skip
     kit.add("a", opts=opts)
     assert json.loads(kit.hash("a")["opts"]) == opts
-    kit.run(calls.add_many(kit.keys, [new_job("b", opts=opts)], timestamp_ms=T0))
+    kit.run(add_all(kit.keys, [new_job("b", opts=opts)], timestamp_ms=T0))
     assert kit.hash("b")["opts"] == kit.hash("a")["opts"]
 
 
@@ -224,7 +224,7 @@ def test_c12_every_key_starts_with_the_prefix(kit):
     """C12: a queue that has seen everything has keys of its own only."""
     for n, more in enumerate([{}, {"priority": 2}, {"delay_ms": 5}, {"eta_ms": T0 + 9}, {"nonce": "n"}]):
         kit.add(f"j{n}", **more)
-    kit.run(calls.add_many(kit.keys, [new_job(f"m{n}") for n in range(4)], timestamp_ms=T0))
+    kit.run(add_all(kit.keys, [new_job(f"m{n}") for n in range(4)], timestamp_ms=T0))
     jobs = kit.fetch(count=8, ts=T0 + 9, limit=(50, 60_000)).jobs
     assert len(jobs) == 8
     kit.run(calls.pause(kit.keys))

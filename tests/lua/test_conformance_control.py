@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import pytest
 import redis
 from control_cases import deduplicated
-from queue_kit import T0, Kit, fill, new_job
+from queue_kit import T0, Kit, add_all, fill, new_job
 
 from tasks_emq.core import calls, control, control_flows, runs
 from tasks_emq.core.calls import Call, Flow
@@ -98,7 +98,7 @@ def test_drain_goes_past_what_it_leaves(kit):
     kit.client.zadd(kit.key("repeat"), {f"s{n}": 7 for n in range(350)})
     for start in range(0, 350, 250):
         part = [new_job(job_id) for job_id in ids[start : start + 250]]
-        kit.run(calls.add_many(kit.keys, part, timestamp_ms=T0))
+        kit.run(add_all(kit.keys, part, timestamp_ms=T0))
     fill(kit, 300)
     counts: list[int] = []
     seen: list[Call[Any]] = []
@@ -156,7 +156,7 @@ def test_clean_goes_past_what_it_leaves(kit):
     for start in range(0, 600, 100):
         part = [new_job(job_id) for job_id in ids[start : start + 100]]
         stamp = T0 if start % 200 else T0 + 10_000
-        kit.run(calls.add_many(kit.keys, part, timestamp_ms=stamp))
+        kit.run(add_all(kit.keys, part, timestamp_ms=stamp))
     counts: list[int] = []
     cleaned = drive(kit, control_flows.clean(kit.keys, "waiting", 10**12, None, counts.append))
     assert cleaned == 0

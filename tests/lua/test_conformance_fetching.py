@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 import redis
-from queue_kit import LOCK_MS, T0, Kit, take
+from queue_kit import LOCK_MS, T0, Kit, add_all, take
 
 from tasks_emq.core import calls, runs
 from tasks_emq.core.replies import Fetched
@@ -217,7 +217,7 @@ def test_c19_concurrency_of_the_queue(kit):
     kit.drop("marker")
     kit.add("b")
     kit.add("p", priority=1)
-    kit.run(calls.add_many(kit.keys, [calls.NewJob("m", "work", b"", "args", {})], timestamp_ms=T0))
+    kit.run(add_all(kit.keys, [calls.NewJob("m", "work", b"", "args", {})], timestamp_ms=T0))
     assert kit.scores("marker") == {}
     assert kit.fetch() == nothing()
     fetched = kit.finish(job, then=take(count=9)).fetched

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import redis
 from control_cases import deduplicated
-from queue_kit import T0, Kit, fill, new_job, take
+from queue_kit import T0, Kit, add_all, fill, new_job, take
 
 from tasks_emq.core import calls, control, runs
 from tasks_emq.core.replies import Added
@@ -195,16 +195,16 @@ def test_a_batch_is_taken_whole_or_not_at_all(kit):
 def test_a_repeat_needs_no_room(kit):
     """T5: an add whose reply was lost is sent again when it has filled the queue itself."""
     limit(kit, x__maxlen=3)
-    many = calls.add_many(kit.keys, [new_job("a"), new_job("b"), new_job("a")], timestamp_ms=T0)
+    many = add_all(kit.keys, [new_job("a"), new_job("b"), new_job("a")], timestamp_ms=T0)
     one = calls.add_job(kit.keys, new_job("c", nonce="n"), timestamp_ms=T0)
     for _ in range(2):
-        assert [added.created for added in kit.run(many)] == [True, True, True]
+        assert kit.run(many)[1:] in ([1, 2], [2, 2])
     for _ in range(2):
         assert kit.run(one).created
-        assert [added.created for added in kit.run(many)] == [True, True, True]
+        assert kit.run(many) == [2, 2, 2]
     assert kit.run(calls.add_job(kit.keys, new_job("c", nonce="other"), timestamp_ms=T0)) == Added("c", False)
     with FULL:
-        kit.run(calls.add_many(kit.keys, [new_job("a"), new_job("x")], timestamp_ms=T0))
+        kit.run(add_all(kit.keys, [new_job("a"), new_job("x")], timestamp_ms=T0))
 
 
 def test_what_is_never_refused(kit):

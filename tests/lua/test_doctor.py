@@ -9,7 +9,7 @@ import pytest
 import redis
 from damage import DAMAGES, JOBS, NAMED_ONLY, Damage, healthy
 from invariants import places, read, violations
-from queue_kit import Kit, ended
+from queue_kit import Kit, add_all, ended
 
 from tasks_emq import App, AsyncQueue, ConfigError, Queue
 from tasks_emq.core import calls
@@ -154,7 +154,7 @@ def test_a_moment_is_no_damage(kit: Kit, queue: Queue) -> None:
 def test_it_goes_on_where_it_was(kit: Kit, queue: Queue) -> None:
     """In parts, by the cursor of the report; each part is bounded, and together they see all."""
     for n in range(0, 1200, 200):
-        kit.run(calls.add_many(kit.keys, [_job(f"j{i}") for i in range(n, n + 200)]))
+        kit.run(add_all(kit.keys, [_job(f"j{i}") for i in range(n, n + 200)]))
     kit.client.delete(kit.key("j7"), kit.key("j1100"))
     kit.client.hset(kit.key("ghost"), "progress", 1)
     found, cursor, parts = set(), "", 0

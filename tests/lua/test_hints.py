@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import redis
 from injection import steps_of
-from queue_kit import KEEP_ALL, T0, Kit, ended, fill, new_job, take
+from queue_kit import KEEP_ALL, T0, Kit, add_all, ended, fill, new_job, take
 from schedule_cases import schedule
 
 from tasks_emq.core import calls, control, runs, scheduling
@@ -43,7 +43,7 @@ COUNTED: dict[str, tuple[Callable[[Kit], Call[Any]], Any]] = {
     "a new id": (add("new"), [b"new", 1]),
     "an id that is there": (add("old"), [b"old", 0]),
     "a duplicate": (deduplicated("new"), [b"owner", 3]),
-    "many": (lambda kit: calls.add_many(kit.keys, [new_job("new")], timestamp_ms=T0), [1]),
+    "many": (lambda kit: add_all(kit.keys, [new_job("new")], timestamp_ms=T0), [1]),
     "what follows": (followed(["new", "work", b"p", {}, "args"]), [0, [], 0, 0, [], T0]),
     "an iteration": (
         lambda kit: scheduling.add_scheduler(kit.keys, schedule(), None, ts_ms=T0), [f"repeat:s:{T0}".encode(), 0],
@@ -268,7 +268,7 @@ def test_who_is_woken_by_many_adds(kit: Kit, eta: int | None, marker: dict[str, 
     """Those of now wake a consumer; those of later tell when the earliest is due."""
     kit.add("d", delay_ms=60)
     kit.drop("marker")
-    kit.run(calls.add_many(kit.keys, [new_job("a", eta_ms=eta), new_job("b", eta_ms=eta)], timestamp_ms=T0))
+    kit.run(add_all(kit.keys, [new_job("a", eta_ms=eta), new_job("b", eta_ms=eta)], timestamp_ms=T0))
     assert kit.scores("marker") == marker
 
 

@@ -30,7 +30,7 @@ from injection import (
 )
 from invariants import Dump, places, torn
 from prestates import LATER
-from queue_kit import Kit, ended, new_job, take
+from queue_kit import Kit, add_all, ended, new_job, take
 
 from tasks_emq.core import calls, flow, runs
 from tasks_emq.core.calls import Call
@@ -203,7 +203,7 @@ def test_the_commands_of_the_hot_path(kit: Kit) -> None:
     assert commands(runs.move_to_active(kit.keys, take("T"))) == 14
     end = runs.Ended("a", "T", 1, "result", b"r")
     assert commands(runs.move_to_finished(kit.keys, end, None, keep)) == 20
-    assert commands(calls.add_many(kit.keys, jobs)) == 310
+    assert commands(add_all(kit.keys, jobs)) == 310
     ends = [ended(job) for job in kit.fetch("T", 100, ts=None).jobs]
-    kit.run(calls.add_many(kit.keys, [new_job(f"k{i}") for i in range(100)]))
+    kit.run(add_all(kit.keys, [new_job(f"k{i}") for i in range(100)]))
     assert commands(runs.finish_many(kit.keys, ends, take("N", 100), keep)) == 726

@@ -25,7 +25,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from invariants import Dump, places, read, violations
-from queue_kit import KEEP_ALL, LOCK_MS, T0, ended, new_job, take
+from queue_kit import KEEP_ALL, LOCK_MS, T0, add_all, ended, new_job, take
 
 from tasks_emq.core import calls, control, runs, scheduling
 from tasks_emq.core.calls import Call
@@ -304,7 +304,7 @@ class Queues(RuleBasedStateMachine):
           priority=st.sampled_from([0, 0, 3]), nonce=st.sampled_from(["", "n1"]))  # fmt: skip
     def add_many(self, ids, delay, priority, nonce):
         jobs = [new_job(job_id, delay_ms=delay, priority=priority, nonce=nonce) for job_id in ids]
-        self.pair.ask(calls.add_many(KEYS, jobs, timestamp_ms=self.now))
+        self.pair.ask(add_all(KEYS, jobs, timestamp_ms=self.now))
 
     @rule(job_id=IDS, ttl=st.sampled_from([None, 600_000]), extend=FLAGS, replace=FLAGS, hold=FLAGS,
           delay=st.sampled_from([0, 800]))  # fmt: skip

@@ -6,7 +6,7 @@ import pytest
 import redis
 from flow_kit import child, family, take_id
 from injection import steps_of
-from queue_kit import KEEP_ALL, T0, Kit, new_job
+from queue_kit import KEEP_ALL, T0, Kit, add_all, new_job
 
 from tasks_emq.core import calls, control, runs
 
@@ -139,7 +139,7 @@ def test_who_cancelled_it_first(kit: Kit) -> None:
 
 def test_a_fresh_batch_of_adds_asks_once(kit: Kit) -> None:
     jobs = [new_job(job_id, nonce="n") for job_id in ("a", "b", "c")]
-    steps = steps_of(kit, calls.add_many(kit.keys, jobs, timestamp_ms=T0))
+    steps = steps_of(kit, add_all(kit.keys, jobs, timestamp_ms=T0))
     asked = [step.words for step in steps if step.command in ("EXISTS", "HGET", "HMGET") and step.key != "meta"]
     assert asked == [("EXISTS", "a", "b", "c")]
     assert [step.words for step in steps if step.command == "LPUSH"] == [("LPUSH", "wait", "a", "b", "c")]

@@ -63,8 +63,8 @@ ROWS: tuple[tuple[Call[Any], int, tuple[Any, ...], str], ...] = (
     *((with_arg(dedup("n"), 3, pack({"de": bad})), 4, ("args",), "EMQ deduplication")
       for bad in (5, {"id": "other"})),
     (FETCH, 3, (pack({"token": 5}), pack({"token": "T"})), "EMQ a fetch needs a token"),
-    (add_many("n", "m"), 5, ("",), "EMQ addMany: an id"), (add_many("n", "m"), 10, ("",), "EMQ addMany: an id"),
-    (add_many("n", "m"), 9, TS, "EMQ addMany: an id"), (add_many("n", "m"), 14, TS, "EMQ addMany: an id"),
+    (add_many("n", "m"), 8, ("",), "EMQ addMany: an id"), (add_many("n", "m"), 10, ("",), "EMQ addMany: an id"),
+    (add_many("n", "m"), 7, TS, "EMQ addMany: an eta"),
     (CANCEL, 2, ("emq:{o}:",), "prefix is not"), (CANCEL, 4, ("",), "EMQ cancelJob"),
     (CANCEL, 5, NONE, "EMQ cancelJob"),
     (PRIORITY, 1, (*NONE, 2097152), "EMQ priority"),
@@ -141,7 +141,7 @@ def test_an_argument_that_cannot_be(kit: Kit, script: str) -> None:
 
 @pytest.mark.parametrize(
     ("call", "size"),
-    [(add_many("n", "m"), 5), (finish_many(end()), 8), (FACTS, 3)],
+    [(add_many("n", "m"), 2), (finish_many(end()), 8), (FACTS, 3)],
 )
 def test_arguments_that_are_missing(kit: Kit, call: Call[Any], size: int) -> None:
     """As many for each thing as it has, or none is done."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from queue_kit import KEEP_ALL, LOCK_MS, T0, Kit, ended, new_job, take
+from queue_kit import KEEP_ALL, LOCK_MS, T0, Kit, add_all, ended, new_job, take
 
 from tasks_emq.core import calls, runs
 from tasks_emq.core.replies import Added
@@ -16,7 +16,7 @@ ADDS = {
     "delayed": lambda kit, job: calls.add_job(kit.keys, replace(job, delay_ms=500), timestamp_ms=T0),
     "eta": lambda kit, job: calls.add_job(kit.keys, replace(job, eta_ms=T0 + 5), timestamp_ms=T0),
     "prioritized": lambda kit, job: calls.add_job(kit.keys, replace(job, priority=3), timestamp_ms=T0),
-    "many": lambda kit, job: calls.add_many(kit.keys, [job], timestamp_ms=T0),
+    "many": lambda kit, job: add_all(kit.keys, [job], timestamp_ms=T0),
 }
 each_add = pytest.mark.parametrize("how", ADDS)
 
@@ -28,7 +28,7 @@ def kit(client):
 
 def add(kit, how, job_id, nonce="", payload=b"p"):
     answer = kit.run(ADDS[how](kit, new_job(job_id, nonce=nonce, payload=payload)))
-    return answer[0] if isinstance(answer, list) else answer
+    return Added(job_id, answer[0] != 0) if isinstance(answer, list) else answer
 
 
 @each_add

@@ -88,14 +88,14 @@ def _take_id(q: Queue, add: Add) -> None:
 
 def add_many(keys: Keyspace, args: list[str]) -> object:
     """addMany: a code per job."""
-    prefix, ts, name, packed, *rest = args
+    prefix, ts, kind, packed, name, nonce, eta, *rest = args
     q = Queue(keys, prefix)
     now, opts = clock(keys, ts), unpack(packed) or {}
-    if len(rest) % 5:
-        raise refuse("addMany: five arguments a job")
+    if len(rest) % 2:
+        raise refuse("addMany: two arguments a job")
     jobs = [
-        Add(id=job_id, nonce=nonce, name=task, payload=payload, kind=name, opts=opts, eta=whole(eta))
-        for job_id, nonce, task, payload, eta in zip(*[iter(rest)] * 5, strict=True)
+        Add(id=job_id, nonce=nonce, name=name, payload=payload, kind=kind, opts=opts, eta=whole(eta))
+        for job_id, payload in zip(*[iter(rest)] * 2, strict=True)
     ]
     new = len({add.id for add in jobs if not q.has(add.id)})
     full = q.full(new) if new else None
