@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from dataclasses import replace
 from typing import Any
 
 import hiredis
@@ -25,7 +26,7 @@ from tasks_emq.errors import BrokerError, JobNotFound, OutcomeUnknown, QueueFull
 from tasks_emq.io import exchange as exchanges
 from tasks_emq.io import guarantees
 from tasks_emq.io.connect import Server
-from tasks_emq.io.exchange import Patience, exchange, packed
+from tasks_emq.io.exchange import Patience, exchange, packed, run_one
 from tasks_emq.io.guarantees import exchange_atomically, exchange_durably
 from tasks_emq.io.steps import LostReply, Pause, Send
 
@@ -196,6 +197,51 @@ def test_a_load_whose_reply_is_lost_is_tried_again(drive):
     ran = drive(exchange([call("a", safe=False)], SERVER, PATIENCE), [NOSCRIPT], lost(), [NOSCRIPT], ["x"], [1])
     assert ran.answers == [1]
     assert ran.sent == [[sha("a")], [load("a")], [sha("a")], [load("a")], [sha("a")]]
+
+
+# -- one request, by the short way --------------------------------------------------------------------------
+
+FULL_MEMORY = OutOfMemoryError("OOM command not allowed when used memory > 'maxmemory'.")
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [[1]],
+        [[CUT]],
+        [[FULL_MEMORY]],
+        [[NOSCRIPT], [b"sha"], [1]],
+        [[NOSCRIPT], [NoPermissionError("may not load")], [1]],
+        [lost(), [1]],
+        [lost(), [FULL_MEMORY]],
+        [lost(sent=False), lost(), [NOSCRIPT], [b"sha"], [1]],
+        [[BusyLoadingError("loading")], [1]],
+    ],
+)
+@pytest.mark.parametrize("safe", [True, False])
+def test_the_short_way_does_what_the_long_one_does(drive, answers, safe):
+    # What is not safe is not sent again once it may have arrived.
+    ends = [n for n, answer in enumerate(answers, 1) if not safe and isinstance(answer, LostReply) and answer.sent]
+    once = answers[: ends[0]] if ends else answers
+    long = drive(exchange([call(safe=safe)], SERVER, PATIENCE), *once)
+
+    def short():
+        try:
+            return [(yield from run_one(call(safe=safe), SERVER, PATIENCE))]
+        except BrokerError as error:
+            return [error]
+
+    found = drive(short(), *once)
+    assert found.sent == long.sent
+    assert [(type(a), str(a)) for a in found.answers] == [(type(a), str(a)) for a in long.answers]
+
+
+def test_the_short_way_sends_the_bytes_that_are_packed(drive):
+    packed_before = replace(call(), line=b"packed")
+    found = drive(run_one(packed_before, SERVER, PATIENCE), lost(), [1])
+    assert found.answers == 1
+    assert found.sends[0].line == b"packed"
+    assert found.sent[1] == [sha("add")]
 
 
 # -- replies that are lost ----------------------------------------------------------------------------------

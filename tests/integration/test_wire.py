@@ -1,0 +1,126 @@
+"""The connection as the clients read it: replies in any pieces, errors among them, and what nobody asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import redis
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tasks_emq.io.wire import AsyncWire, SyncWire
+
+REPLIES = b"+OK\r\n-NOSCRIPT No matching script.\r\n*2\r\n$1\r\na\r\n:1\r\n-LOADING it loads\r\n$-1\r\n"
+
+
+def check(replies: list[Any]) -> None:
+    ok, unknown, pair, loading, nothing = replies
+    assert (ok, pair, nothing) == (b"OK", [b"a", 1], None)
+    assert type(unknown) is redis.exceptions.NoScriptError
+    assert type(loading) is redis.exceptions.BusyLoadingError
+
+
+def by_thread(*pieces: bytes, count: int, close: bool = False) -> list[Any]:
+    """What a blocking connection gives when these pieces come."""
+    ours, theirs = socket.socketpair()
+    replies: list[Any] = []
+    with ours, theirs:
+        ours.settimeout(5)
+        thread = threading.Thread(target=lambda: [theirs.sendall(piece) for piece in pieces])
+        thread.start()
+        try:
+            if close:
+                thread.join()
+                theirs.shutdown(socket.SHUT_WR)
+            wire = SyncWire(SimpleNamespace(_sock=ours))  # type: ignore[arg-type]
+            wire.ask([b"PING\r\n"], count, replies)
+        finally:
+            thread.join()
+        assert theirs.recv(100) == b"PING\r\n"
+    return replies
+
+
+def by_loop(*pieces: bytes, count: int, close: bool = False) -> list[Any]:
+    """The same for a connection of a loop."""
+    replies: list[Any] = []
+
+    async def run() -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            _, writer = await asyncio.open_connection(sock=ours)
+            wire = AsyncWire(SimpleNamespace(_writer=writer))  # type: ignore[arg-type]
+            asked = asyncio.create_task(wire.ask([b"PING\r\n"], count, 5, replies))
+            try:
+                for piece in pieces:
+                    await asyncio.sleep(0)
+                    theirs.sendall(piece)
+                if close:
+                    theirs.shutdown(socket.SHUT_WR)
+                await asked
+                assert wire.usable
+            finally:
+                writer.close()
+                await writer.wait_closed()
+
+    asyncio.run(run())
+    return replies
+
+
+WAYS = pytest.mark.parametrize("ask", [by_thread, by_loop])
+
+
+@WAYS
+@given(cuts=st.sets(st.integers(1, len(REPLIES) - 1), max_size=6))
+def test_replies_come_in_any_pieces(ask: Callable[..., list[Any]], cuts: set[int]) -> None:
+    edges = [0, *sorted(cuts), len(REPLIES)]
+    check(ask(*(REPLIES[a:b] for a, b in pairwise(edges)), count=5))
+
+
+@WAYS
+@pytest.mark.parametrize(
+    ("pieces", "kind"),
+    [
+        ([b"+OK\r\n-NOAUTH Authentication required.\r\n"], redis.exceptions.AuthenticationError),
+        ([b"+OK\r\n?what\r\n"], redis.exceptions.InvalidResponse),
+        ([b"+OK\r\n$5\r\nab"], redis.exceptions.ConnectionError),
+    ],
+)
+def test_a_connection_that_is_not_to_be_used(
+    ask: Callable[..., list[Any]], pieces: list[bytes], kind: Any
+) -> None:
+    with pytest.raises(kind):
+        ask(*pieces, count=2, close=True)
+
+
+async def opened() -> tuple[AsyncWire, socket.socket, asyncio.StreamWriter]:
+    ours, theirs = socket.socketpair()
+    _, writer = await asyncio.open_connection(sock=ours)
+    return AsyncWire(SimpleNamespace(_writer=writer)), theirs, writer  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("event", ["a reply that nobody asked for", "a close", "a reply after its time"])
+def test_an_idle_connection_that_is_used_no_more(event: str) -> None:
+    async def run() -> None:
+        wire, theirs, writer = await opened()
+        with theirs:
+            if event == "a close":
+                theirs.shutdown(socket.SHUT_WR)
+            elif event == "a reply after its time":
+                with pytest.raises(TimeoutError):
+                    await wire.ask([b"PING\r\n"], 1, 0.01, [])
+            else:
+                theirs.sendall(b"+OK\r\n")
+            async with asyncio.timeout(5):
+                while wire.usable:
+                    await asyncio.sleep(0)
+            writer.close()
+            await writer.wait_closed()
+
+    asyncio.run(run())
