@@ -128,7 +128,8 @@ class _Msgpack:
             packed = pack(value)
         except (Refused, TypeError, ValueError, OverflowError, RecursionError):
             return None
-        return packed if within(parts, MAX_DEPTH, DISGUISED) else None
+        # Mostly there is nothing to look into.
+        return packed if _FLAT.issuperset(map(type, parts)) or within(parts, MAX_DEPTH, DISGUISED) else None
 
     @staticmethod
     def _decode(raw: bytes, what: str) -> object:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections import defaultdict, deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from time import monotonic, sleep
@@ -49,6 +50,8 @@ class Client:
         self._name = name
         self._idle: defaultdict[Node | None, deque[SyncWire]] = defaultdict(deque)
         self._pid = os.getpid()
+        # Dropped without a close, it is garbage together with its sockets, which may then complain of being open.
+        weakref.finalize(self, _close_all, self._idle).atexit = False
 
     def run(self, request: Request[R]) -> R:
         """Run one request."""
@@ -106,8 +109,7 @@ class Client:
 
     def close(self) -> None:
         """Close the idle connections; the client can still be used."""
-        for node in list(self._idle):
-            self._close_idle(node)
+        _close_all(self._idle)
 
     def _close_idle(self, node: Node | None) -> None:
         resting = self._idle.get(node, ())
@@ -179,7 +181,8 @@ class Client:
     def _take(self, step: Send) -> SyncWire:
         if self._pid != os.getpid():
             # After a fork the sockets are shared with the parent: they are its, not ours.
-            self._idle, self._pid = defaultdict(deque), os.getpid()
+            self._idle.clear()
+            self._pid = os.getpid()
         resting = self._idle[step.node]
         if resting:
             wire = resting.pop()
@@ -199,3 +202,9 @@ class Client:
                 connection.send_command("CLIENT", "SETNAME", self._name)
                 connection.read_response()
         return SyncWire(connection)
+
+
+def _close_all(idle: Mapping[Node | None, deque[SyncWire]]) -> None:
+    for resting in list(idle.values()):
+        while resting:
+            resting.pop().close()

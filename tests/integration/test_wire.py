@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import threading
+import warnings
 from collections.abc import Callable
 from itertools import pairwise
 from types import SimpleNamespace
@@ -15,6 +17,8 @@ import redis
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tasks_emq import App
+from tasks_emq.core.calls import Command
 from tasks_emq.io.wire import AsyncWire, SyncWire
 
 REPLIES = b"+OK\r\n-NOSCRIPT No matching script.\r\n*2\r\n$1\r\na\r\n:1\r\n-LOADING it loads\r\n$-1\r\n"
@@ -124,3 +128,26 @@ def test_an_idle_connection_that_is_used_no_more(event: str) -> None:
             await writer.wait_closed()
 
     asyncio.run(run())
+
+
+def test_an_app_that_is_dropped_leaves_no_open_socket(valkey_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even where the garbage collector comes to the socket before it comes to what would close it."""
+    connect = redis.connection.AbstractConnection.connect
+
+    def connect_later(connection: Any, *args: Any, **kwargs: Any) -> Any:
+        gc.collect(0)  # what is there by now is of an older generation than the socket, and looked at later
+        return connect(connection, *args, **kwargs)
+
+    monkeypatch.setattr(redis.connection.AbstractConnection, "connect", connect_later)
+    gc.collect()
+    gc.disable()
+    try:
+        app = App(valkey_url)
+        assert app.client.run(Command(("PING",), bytes)) == b"PONG"
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            del app
+            gc.collect()
+        assert [str(warning.message) for warning in warned] == []
+    finally:
+        gc.enable()
