@@ -15,6 +15,7 @@ from tasks_emq.core.keys import (
     check_queue_name,
     lookup_ids,
     new_job_id,
+    new_job_ids,
     queue_keys,
     split_job_key,
     user_id,
@@ -251,6 +252,15 @@ def test_new_ids_of_one_moment_differ():
     made = {new_job_id(now_ms) for _ in range(2000)}
     assert len(made) == 2000
     assert {job_id[:8] for job_id in made} == {new_job_id(now_ms)[:8]}
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 5000])
+def test_many_new_ids_are_as_many_single_ones(count):
+    made = new_job_ids(1_700_000_000_000, count)
+    assert len(set(made)) == len(made) == count
+    assert all(
+        re.fullmatch(r"[0-9A-Za-z]{12}", job_id.removeprefix(new_job_id(1_700_000_000_000)[:8])) for job_id in made
+    )
 
 
 def test_the_random_part_uses_every_letter_in_every_place():
