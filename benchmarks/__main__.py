@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,21 +17,30 @@ import click
 
 from benchmarks import limit
 from benchmarks.environments import Peer, default_work, prepare
-from benchmarks.measure import FULL, MEASURES, ONCE, QUICK, Scale
+from benchmarks.machine import machine
+from benchmarks.measure import FULL, MEASURES, ONCE, QUICK, SETUPS, Scale, safety
 from benchmarks.peers import NAMES
 from benchmarks.processes import Failed
-from benchmarks.report import Results, machine, write
+from benchmarks.report import Results, write
 from benchmarks.server import KINDS, Server
 
-WHAT = (*MEASURES, "limit", "depth")
+WHAT = (*MEASURES, "safety", "limit", "depth")
+#: Whose safety is measured.
+_US = "tasks_emq"
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One measurement of a round."""
+    """One measurement of a round.
+
+    Args:
+        name: of a peer, or `limit`, or with settings the name of a server's setup. measure: gives the figures.
+        settings: of the server, where it is not the one that all peers have.
+    """
 
     name: str
     measure: Callable[[Server], dict[str, float]]
+    settings: Mapping[str, object] | None = None
 
 
 def _names(known: Sequence[str]) -> Callable[[click.Context, click.Parameter, str], tuple[str, ...]]:
@@ -116,6 +125,13 @@ def _turns(what: str, peers: Sequence[Peer], asked: Sequence[str], home: Path, s
     at_the_limit = [Turn("limit", limits)]
     if what == "limit":
         return [] if "throughput" in asked else at_the_limit
+    if what == "safety":
+        return [
+            Turn(name, partial(safety, peer, scale=scale), settings)
+            for name, settings in SETUPS.items()
+            for peer in peers
+            if peer.name == _US
+        ]
     turns = [Turn(peer.name, partial(_measured, what, peer, scale)) for peer in peers]
     if what == "io":
         turns.append(Turn("limit", limit.bare_loop))
@@ -135,7 +151,7 @@ def _in_turns(results: Results, what: str, turns: Sequence[Turn], kind: str, rou
                 continue
             click.echo(f"{what} {number + 1}/{rounds} {turn.name}: ", nl=False)
             try:
-                with Server(kind) as server:
+                with Server(kind, turn.settings) as server:
                     figures = turn.measure(server)
             except Exception as error:  # whatever it is, it must not cost the others their figures
                 name = "" if isinstance(error, Failed | RuntimeError) else f"{type(error).__name__}: "
@@ -143,7 +159,7 @@ def _in_turns(results: Results, what: str, turns: Sequence[Turn], kind: str, rou
                 if not number:
                     hopeless.add(turn.name)
                 continue
-            results.add(turn.name, figures)
+            results.add(turn.name, figures, safety=turn.settings is not None)
             click.echo(", ".join(f"{key} {value:,.4g}" for key, value in figures.items()))
 
 

@@ -19,8 +19,8 @@ import click
 from benchmarks import losses
 from benchmarks.environments import ROOT, Peer, default_work
 from benchmarks.losses import SETUPS, Loss, Setup, Site
+from benchmarks.machine import machine
 from benchmarks.measure import QUICK, throughput
-from benchmarks.report import machine
 from benchmarks.server import KINDS
 from benchmarks.work import ARGUMENT_SIZE, noop
 from tasks_emq import App

@@ -7,7 +7,7 @@ import socket
 import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -156,6 +156,29 @@ def traffic(peer: Peer, server: Server, scale: Scale) -> dict[str, float]:
     return {"commands": monitor.sent / jobs, "commands_in_server": (monitor.sent + monitor.inner) / jobs}
 
 
+def safety(peer: Peer, server: Server, scale: Scale) -> dict[str, float]:
+    """Enqueue, no-ops and pick-up on one server: what its log costs."""
+    with Bench(peer, server.url) as bench:
+        one = bench.produce("one", "noop", scale.enqueue_s, timeout=_START_S + scale.enqueue_s)
+        server.flush()
+        many, _ = _bulk(bench, server, scale)
+    server.flush()
+    ran = throughput(peer, server, scale)
+    server.flush()
+    return {
+        "one_s": one["jobs"] / one["seconds"],
+        "bulk_s": many["jobs"] / many["seconds"],
+        "noop_s": ran["noop_s"],
+        **latency(peer, server, scale),
+    }
+
+
+#: The servers of `safety`: what they are called, and their settings.
+SETUPS: Final[Mapping[str, Mapping[str, object]]] = {
+    "no log": {},
+    "appendonly yes, appendfsync everysec": {"appendonly": "yes", "appendfsync": "everysec"},
+    "appendonly yes, appendfsync always": {"appendonly": "yes", "appendfsync": "always"},
+}
 MEASURES: Final[dict[str, Callable[[Peer, Server, Scale], dict[str, float]]]] = {
     "enqueue": enqueue, "throughput": throughput, "two": two, "io": io, "latency": latency, "idle": idle,
     "traffic": traffic,

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -53,6 +51,8 @@ COST: Final = (
     Figure("finished_bytes", "bytes per finished job"),
 )
 FIGURES: Final = (*SPEED, *WAITING, *COST)
+#: What is measured on a server with a log, too.
+SAFETY: Final = (*SPEED[:3], *WAITING[:2])
 
 _HOW: Final = (
     "* Each measurement has a fresh server and fresh processes; each peer has an environment of its own.",
@@ -75,6 +75,7 @@ class Results:
         about: machine, versions, settings of the run. peers: settings and versions by name.
         values: by peer (or `limit`), then by figure: one per round. problems: by peer, then by measure: why not.
         depth: (jobs waiting, µs per add, µs per end with fetch), server CPU.
+        safety: by the server's setup, the first without a log, then by figure: one per round; tasks_emq alone.
     """
 
     about: dict[str, Any]
@@ -82,11 +83,12 @@ class Results:
     values: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     problems: dict[str, dict[str, str]] = field(default_factory=dict)
     depth: list[tuple[int, float, float]] = field(default_factory=list)
+    safety: dict[str, dict[str, list[float]]] = field(default_factory=dict)
 
-    def add(self, name: str, figures: Mapping[str, float]) -> None:
-        """Note a round's figures."""
+    def add(self, name: str, figures: Mapping[str, float], *, safety: bool = False) -> None:
+        """Note a round's figures; with `safety` the name is that of a server's setup."""
         for key, value in figures.items():
-            self.values.setdefault(name, {}).setdefault(key, []).append(value)
+            (self.safety if safety else self.values).setdefault(name, {}).setdefault(key, []).append(value)
 
     def median(self, name: str, key: str) -> float | None:
         """The median of a figure, None where it was not measured."""
@@ -100,24 +102,6 @@ class Results:
         if not found:
             return None
         return (max if figure.more else min)(found, key=lambda item: item[1])
-
-
-def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
-    cpu = [line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
-    memory = [line.split()[1] for line in _lines("/proc/meminfo") if line.startswith("MemTotal:")]
-    return {
-        "cpu": cpu[0] if cpu else platform.processor(),
-        "cores": os.cpu_count(),
-        "memory_gib": round(int(memory[0]) / 2**20, 1) if memory else None,
-        "system": platform.platform(),
-        "python": platform.python_version(),
-        "load_before": os.getloadavg(),
-    }
-
-
-def _lines(path: str) -> Sequence[str]:
-    return Path(path).read_text().splitlines() if Path(path).exists() else []
 
 
 def write(results: Results, out: Path) -> list[Path]:
@@ -147,6 +131,7 @@ def _page(results: Results) -> Iterator[str]:
     for title, figures in (("Speed", SPEED), ("Waiting and idling", WAITING), ("What a job costs", COST)):
         yield from ("", f"## {title}", "")
         yield from _table(results, figures)
+    yield from _safety(results)
     yield from _limit(results)
     yield from _depth(results)
     yield from _goals(results)
@@ -172,11 +157,14 @@ def _table(results: Results, figures: Sequence[Figure]) -> Iterator[str]:
 
 
 def _cell(results: Results, name: str, figure: Figure) -> str:
-    found = results.values.get(name, {}).get(figure.key)
+    star = "\\*" if figure.key == "bulk_s" and not results.peers[name]["bulk"] else ""
+    return _spread(results.values.get(name, {}).get(figure.key), figure, star)
+
+
+def _spread(found: Sequence[float] | None, figure: Figure, mark: str = "") -> str:
     if not found:
         return "–"
-    star = "\\*" if figure.key == "bulk_s" and not results.peers[name]["bulk"] else ""
-    middle = _number(statistics.median(found), figure.digits) + star
+    middle = _number(statistics.median(found), figure.digits) + mark
     if len(found) == 1:
         return middle
     return f"{middle} ({_number(min(found), figure.digits)}–{_number(max(found), figure.digits)})"
@@ -184,6 +172,27 @@ def _cell(results: Results, name: str, figure: Figure) -> str:
 
 def _number(value: float, digits: int) -> str:
     return f"{value:,.{digits}f}"
+
+
+def _safety(results: Results) -> Iterator[str]:
+    if not results.safety:
+        return
+    first = next(iter(results.safety.values()))
+    yield from ("", "## The price of safety", "")
+    yield "tasks_emq with coroutines on servers with and without a log, also in percent of the first row. All"
+    yield "other figures are without one. What is lost then is in"
+    yield "[servers](servers.md#what-a-level-costs-and-what-it-loses). The log was on the file system"
+    yield f"{results.about['log_on']}."
+    yield ""
+    yield "| | " + " | ".join(figure.title for figure in SAFETY) + " |"
+    yield "|---" + "|---:" * len(SAFETY) + "|"
+    for setup, values in results.safety.items():
+        cells = []
+        for figure in SAFETY:
+            found, whole = values.get(figure.key), first.get(figure.key)
+            share = f", {statistics.median(found) / statistics.median(whole):.0%}" if found and whole else ""
+            cells.append(_spread(found, figure) + (share if values is not first else ""))
+        yield f"| {setup} | " + " | ".join(cells) + " |"
 
 
 def _limit(results: Results) -> Iterator[str]:
