@@ -182,7 +182,7 @@ def _safety(results: Results) -> Iterator[str]:
     yield "tasks_emq with coroutines on servers with and without a log, also in percent of the first row. All"
     yield "other figures are without one. What is lost then is in"
     yield "[servers](servers.md#what-a-level-costs-and-what-it-loses). The log was on the file system"
-    yield f"{results.about['log_on']}."
+    yield f"{results.about['log_on']}. In a round one server serves all figures of its row, emptied in between."
     yield ""
     yield "| | " + " | ".join(figure.title for figure in SAFETY) + " |"
     yield "|---" + "|---:" * len(SAFETY) + "|"
