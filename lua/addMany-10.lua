@@ -39,10 +39,11 @@ local now = read_clock(ARGV[2])
 local opts = cmsgpack.unpack(ARGV[4])
 if ARGV[7] ~= '' and not whole(ARGV[7]) then refuse('ERR EMQ addMany: an eta in ms or empty') end
 if #ARGV % 2 == 0 then refuse('ERR EMQ addMany: two arguments a job') end
-local ids, payloads = {}, {}
+local ids, payloads, count = {}, {}, 0
 for i = 8, #ARGV, 2 do
   if ARGV[i] == '' then refuse('ERR EMQ addMany: an id') end
-  ids[#ids + 1], payloads[#payloads + 1] = ARGV[i], ARGV[i + 1]
+  count = count + 1
+  ids[count], payloads[count] = ARGV[i], ARGV[i + 1]
 end
 local like = {
   prefix = q.prefix, field = ARGV[3], name = ARGV[5], nonce = ARGV[6], eta = whole(ARGV[7]), lifo = opts.lifo,

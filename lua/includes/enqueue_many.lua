@@ -4,9 +4,10 @@
 -- also when it comes again here; and how many are new. like: all that the adds share.
 local function codes_of(like, ids)
   local keys, codes, seen, new = {}, {}, {}, 0
-  for i, id in ipairs(ids) do keys[i] = like.prefix .. id end
+  for i = 1, #ids do keys[i] = like.prefix .. ids[i] end
   local some_exist = #ids > 0 and redis.call('EXISTS', unpack(keys)) > 0
-  for i, id in ipairs(ids) do
+  for i = 1, #ids do
+    local id = ids[i]
     local code = seen[id]
     if not code then
       like.id = id
@@ -23,16 +24,20 @@ end
 -- priority all stand in `wait` by one command, `side`; others are added one by one. Returns whether they may run now.
 local function enqueue_all(q, like, ids, payloads, codes, side, now)
   local later = like.eta ~= nil or like.delay > 0
-  local at_once, now_text, placed = not later and like.priority == 0, digits(now), {}
-  for i, id in ipairs(ids) do
+  local at_once, now_text, placed, count = not later and like.priority == 0, digits(now), {}, 0
+  like.rare = rare_fields(like)
+  for i = 1, #ids do
+    local id = ids[i]
     if at_once and codes[i] == 1 then
       like.id, like.payload = id, payloads[i]
       store_job(like, now_text)
-      placed[#placed + 1] = id
+      count = count + 1
+      placed[count] = id
     end
   end
-  if #placed > 0 then redis.call(side, q.wait, unpack(placed)) end
-  for i, id in ipairs(ids) do
+  if count > 0 then redis.call(side, q.wait, unpack(placed)) end
+  for i = 1, #ids do
+    local id = ids[i]
     if codes[i] == 0 then
       emit(q, 'duplicated', 'jobId', id)
     elseif codes[i] == 1 and at_once then

@@ -60,12 +60,13 @@ local function rare_fields(add)
   return fields
 end
 
--- Writes the job hash; the caller puts the id into its key right after.
+-- Writes the job hash; the caller puts the id into its key right after. add.rare: its rare_fields, where many jobs
+-- share them.
 local function store_job(add, now_text)
   local job = add.prefix .. add.id
   if add.replaces then drop_job(job) end
   redis.call('HSET', job, 'name', add.name, add.field, add.payload, 'opts', add.opts_json, 'timestamp', now_text,
-    'delay', digits(add.delay), 'priority', digits(add.priority), unpack(rare_fields(add)))
+    'delay', digits(add.delay), 'priority', digits(add.priority), unpack(add.rare or rare_fields(add)))
 end
 
 -- Options as they are stored. A value that JSON lacks raises here, before anything is written.
