@@ -76,7 +76,9 @@ class Bulk(Generic[R]):
             like = self._task.new_job(*first)
             payloads, size = [like.payload], len(like.payload)
             while (room := _JOBS_A_TRIP - len(payloads)) and size < _BYTES_A_TRIP:
-                more = self._payloads(list(islice(left, min(room, _PACKED_AT_ONCE))))
+                # As many as would fit, were they as large as those so far.
+                fit = 1 + (_BYTES_A_TRIP - size) * len(payloads) // size
+                more = self._payloads(list(islice(left, min(room, fit, _PACKED_AT_ONCE))))
                 if not more:
                     break
                 payloads += more
