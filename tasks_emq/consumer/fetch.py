@@ -5,18 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from tasks_emq.consumer.cells import Cells
-from tasks_emq.consumer.finish import Commit, Pending, once_more, plan, tell, written
-from tasks_emq.consumer.inputs import aside, failed_by, read_children
+from tasks_emq.consumer.ends import Ends
+from tasks_emq.consumer.finish import Commit, Pending, once_more, plan, written
 from tasks_emq.consumer.live import LiveRuns
-from tasks_emq.consumer.outcome import Abandon, AwaitChildren, HandBack, Outcome, Running
-from tasks_emq.consumer.park import Park
+from tasks_emq.consumer.park import ASLEEP, Park
 from tasks_emq.consumer.pool import Pool
 from tasks_emq.consumer.pulse import Tally
 from tasks_emq.consumer.reclaim import Reclaims
@@ -24,9 +22,9 @@ from tasks_emq.consumer.run import Runner
 from tasks_emq.consumer.settings import QueueShare, Settings
 from tasks_emq.consumer.slots import Slots
 from tasks_emq.core.job import number
-from tasks_emq.core.replies import CODES, Fetched, TakenJob
+from tasks_emq.core.replies import Fetched, TakenJob
 from tasks_emq.core.runs import FINISH_BATCH, Take
-from tasks_emq.errors import EmqError, OutcomeUnknown, PendingChildren
+from tasks_emq.errors import EmqError, OutcomeUnknown
 from tasks_emq.io.aio import AsyncClient
 from tasks_emq.io.exchange import Patience
 
@@ -85,31 +83,31 @@ class Lane:
         self.tally = Tally()
         #: The token of the fetch that is under way, and since when, monotonic seconds.
         self.taking: tuple[str, float] | None = None
+        #: When the loop is known to have turned, monotonic seconds.
+        self.turned = monotonic()
         self._settings = settings
         self._most = min(FINISH_BATCH, slots.half)
         self._retention = app.retention(share.name)
         self._metrics = (app.metrics if settings.metrics is None else settings.metrics) or None
-        self._runner = Runner(app, share.name, settings, cells.can_run)
         #: Called with each job that is ours now, before it starts; and whether none may be taken for the moment.
         self.took: Callable[[Sequence[TakenJob]], None] | None = None
         self.holding = False
         self._slots = slots
         self._claimant = slots.join(share)
         self._client = AsyncClient(app.server, Patience(_REPLY_S, once=True))
-        self.live = LiveRuns(
-            app, self.keys, self._client, self._runner, slots, pool, cells, self.tally, ended=self._ended
-        )
+        runner = Runner(app, share.name, settings, cells.can_run)
+        self.live = LiveRuns(app, self.keys, self._client, runner, slots, pool, cells, self.tally)
         self.running = self.live.running
-        self.parking = Park(app, self.keys, settings, slots, feed=self.feed)
+        self._ends = Ends(self.live, self._changed)
+        self.parking = Park(app, self.keys, settings, slots, offer=self._offer, woke=self._woke, feed=self.feed)
+        self._may_offer = not app.server.memory
         self._token_prefix = token_prefix
         self._tokens = 0
-        self._pending: deque[Pending] = deque()
         self._wake = asyncio.Event()
         self._woken = woken
         self._loop = asyncio.get_running_loop()
         self._limited: asyncio.TimerHandle | None = None
         self._paced: asyncio.TimerHandle | None = None
-        self._limiting = False
         self._reclaims = Reclaims(
             self.keys, self._client, settings.lock_ms, found=self._found_again, changed=self.wake
         )
@@ -139,7 +137,8 @@ class Lane:
     @property
     def settled(self) -> bool:
         """Nothing runs and nothing is left to write."""
-        return not self.running and not self._pending and not self._reclaims.searching
+        called_off = self.parking.take if not self.fetching else None
+        return not (self.running or self._ends or self._reclaims.searching or called_off)
 
     def is_done(self, seconds: float) -> bool:
         """Whether the queue has been empty for so long and nothing runs here."""
@@ -155,7 +154,7 @@ class Lane:
                 self.taking = None
                 # Ends leave before the answers to the last ones are looked at, so that the server works meanwhile.
                 # A fetch alone waits: those answers say whether there is anything to fetch.
-                done, under_way = under_way, self._begin() if self._pending or not under_way else None
+                done, under_way = under_way, self._begin() if self._ends or not under_way else None
                 if under_way:
                     for _ in range(2):  # uvloop writes at the end of a pass
                         await asyncio.sleep(0)
@@ -170,10 +169,8 @@ class Lane:
 
     def _begin(self) -> _Write | None:
         """Send what has gathered, and fetch for free slots; None when there is nothing to do."""
-        # A rate limit is written before the next fetch, not beside it: it must hold for that one.
-        take = None if self._limiting else self._take()
-        self._limiting = False
-        batch = [self._pending.popleft() for _ in range(min(len(self._pending), FINISH_BATCH))]
+        take = None if self._ends.limiting else self._take()
+        batch = self._ends.next_batch()
         if not (batch or take):
             return None
         commit = plan(self.keys, batch, take, self._retention, self._metrics, self._settings.max_stalled)
@@ -185,17 +182,53 @@ class Lane:
 
     def _take(self) -> Take | None:
         """Claim slots for a fetch: when the queue may have work, and along with every end."""
-        if not self.fetching or self.holding or not (self._claimant.hungry or self._pending) or self._limited:
+        if not self._may_fetch or not (self._claimant.hungry or self._ends):
             return None
         # While its node cannot be reached it asks with one slot: the others have the rest when no reply comes.
-        count = self._slots.claim(self._claimant, 1 if self.trouble else self._most)
-        if not count:
+        take = self._claim(1 if self.trouble else self._most)
+        if not take:
             if self._slots.wait_s and not self._paced:
                 self._paced = self._loop.call_later(self._slots.wait_s, self._paced_out)
+            if self._claimant.hungry:
+                self.parking.rouse(self._client)
+        return take
+
+    @property
+    def _giving_back(self) -> bool:
+        return self.holding or not self.fetching
+
+    @property
+    def _may_fetch(self) -> bool:
+        return not (self._giving_back or self._limited)
+
+    def _claim(self, most: int) -> Take | None:
+        count = self._slots.claim(self._claimant, most)
+        if not count:
             return None
         self._tokens += 1
-        token = f"{self._token_prefix}{self._tokens}"
-        return Take(token, count, self._settings.lock_ms, self._settings.name)
+        return Take(f"{self._token_prefix}{self._tokens}", count, self._settings.lock_ms, self._settings.name)
+
+    def _offer(self) -> Take | None:
+        """Claim slots for a fetch that waits for the marker; none that another queue could need meanwhile."""
+        if not self._may_offer or not self._may_fetch or self._slots.shared or self.trouble or self._ends.limiting:
+            return None
+        return self._claim(min(ASLEEP, self._most))
+
+    def _woke(self, take: Take, fetched: Fetched | EmqError) -> None:
+        """Take in what a fetch behind the marker has brought."""
+        self.parking.leave()
+        if isinstance(fetched, EmqError):
+            self._lose(take, fetched)
+        else:
+            self._start_all(fetched, take, look_again=False)
+        if self._claimant.hungry or not self.fetching:
+            self._wake.set()
+
+    def _lose(self, take: Take, error: EmqError) -> None:
+        self._slots.unclaim(take.count)
+        # Only what may have arrived can have taken jobs.
+        if isinstance(error, OutcomeUnknown):
+            self._reclaims.search(take.token)
 
     async def _end(self, write: _Write, answers: list[Any]) -> None:
         """Take in what a write answered."""
@@ -213,15 +246,12 @@ class Lane:
             result = written(answer)
             fetched = result.fetched or fetched
             for item, code in zip(carried, result.codes, strict=False):
-                self._settle(item, code)
+                self._ends.settle(item, code)
         if take and fetched:
             # Where the server did not know a script, its call came after the fetch, which missed what it put back.
             self._start_all(fetched, take, look_again=len(commit.calls) > 1)
         elif take:
-            self._slots.unclaim(take.count)
-            # Only what may have arrived can have taken jobs; the fetch is in the last call.
-            if isinstance(answers[-1], OutcomeUnknown):
-                self._reclaims.search(take.token)
+            self._lose(take, answers[-1])  # the fetch is in the last call
         if problem:
             await self._after_trouble(problem, lost)
         elif self.trouble:
@@ -235,8 +265,7 @@ class Lane:
         if self.trouble is None:
             log.warning("queue %s: %s; trying again until it works", self.keys.queue, problem)
             self.trouble = str(problem)
-        # Safe to send again: the scripts know the ends that they have written (T5).
-        self._pending.extendleft(reversed(lost))
+        self._ends.put_back(lost)
         # The slots are for the others meanwhile, who may have found none free: on a Cluster the node of this queue
         # may be the only one that is away.
         self._slots.set_hungry(self._claimant, False)
@@ -244,39 +273,6 @@ class Lane:
         await asyncio.sleep(random.uniform(0.05, 0.5))
         if self.fetching:
             self.feed()
-
-    def _settle(self, item: Pending, code: int) -> None:
-        run = item.run
-        if code == -9:
-            run.handle = self._loop.create_task(self._fail_by_child(run, item.outcome))
-            return
-        if code == -4 and run.context.waited and not run.context.children_added:
-            # It has what there is so far, and ends when it has all.
-            self._pending.append(Pending(run, AwaitChildren(run.taken.id, run.taken.token, run.taken.ats)))
-            return
-        if code == -4:
-            error = PendingChildren(CODES[code][1], job_id=run.context.id, code=code)
-            self._pending.append(Pending(run, self._runner.raised(run, error)))
-            return
-        if code > 0 and isinstance(item.outcome, AwaitChildren):
-            self._pending.append(Pending(run, aside(run, item.outcome, code)))
-            return
-        if code < 0:
-            # After a lost reply a refusal says that the first write did it, or that the job has gone on since.
-            level = logging.DEBUG if item.resent else logging.WARNING
-            log.log(level, "job %s: this run's end was refused: %s", run.context.id, CODES[code][1])
-        else:
-            tell(item)
-        self.tally.settled(run, item.outcome, code)
-        self.live.remove(run)
-
-    async def _fail_by_child(self, run: Running, outcome: Outcome) -> None:
-        children = await read_children(self._client, self.keys.key(run.taken.id))
-        waited = isinstance(outcome, AwaitChildren) and outcome.begun
-        end = await failed_by(self._client, run, children, waited=waited)
-        run.handle = None
-        self._pending.append(Pending(run, end))
-        self._wake.set()
 
     def _start_all(self, fetched: Fetched, take: Take, *, look_again: bool) -> None:
         missing = take.count - len(fetched.jobs)
@@ -288,6 +284,8 @@ class Lane:
             log.warning("queue %s: id %r stood in the queue without a job; dropped", self.keys.queue, job_id)
         if fetched.limited_ms:
             self._slots.set_hungry(self._claimant, False)
+            if self._limited:
+                self._limited.cancel()
             self._limited = self._loop.call_later(min(fetched.limited_ms / 1000, _LIMIT_S), self._unlimited)
         elif look_again and missing:
             self.feed()
@@ -300,23 +298,19 @@ class Lane:
         if self.took and fetched.jobs:
             self.took(fetched.jobs)
         # Jobs of a fetch that was under way when the stop came go back to the head, the last one first.
-        for taken in fetched.jobs if self.fetching else reversed(fetched.jobs):
-            self.live.start(taken, fetched.now_ms, giving_back=not self.fetching)
+        giving_back = self._giving_back
+        for taken in reversed(fetched.jobs) if giving_back else fetched.jobs:
+            self.live.start(taken, fetched.now_ms, giving_back=giving_back)
         self._woken()
 
     def _rest(self, fetched: Fetched) -> None:
         """The queue is empty: park until the marker, the next due time or the longest sleep."""
         self._slots.set_hungry(self._claimant, False)
         self.idle_since = self.idle_since or monotonic()
-        self.parking.enter((fetched.due_ms - fetched.now_ms) / 1000 if fetched.due_ms else None)
+        if self._may_fetch:
+            self.parking.enter((fetched.due_ms - fetched.now_ms) / 1000 if fetched.due_ms else None)
 
-    def _ended(self, run: Running, outcome: Outcome) -> None:
-        if not isinstance(outcome, Abandon):
-            run.ended = True
-            self._limiting = self._limiting or isinstance(outcome, HandBack)
-            self._pending.append(Pending(run, outcome))
-        elif not run.stopping:
-            self.live.remove(run)
+    def _changed(self) -> None:
         self._wake.set()
         self._woken()
 
@@ -327,12 +321,20 @@ class Lane:
             self._slots.started(1)
             if self.took:
                 self.took([taken])
-            self.live.start(taken, number(taken.fields, b"processedOn"), giving_back=not self.fetching)
+            self.live.start(taken, number(taken.fields, b"processedOn"), giving_back=self._giving_back)
+
+    def hold(self, holding: bool) -> None:
+        """Take no jobs for the moment, or do again."""
+        self.holding = holding
+        if holding:
+            self.parking.call_off()
+        self.feed()
 
     def stop_fetching(self) -> None:
         """Take no more jobs; those that are on their way go back."""
         self.fetching = False
         self._reclaims.hurry()
+        self.parking.call_off(for_good=True)
         self._slots.set_hungry(self._claimant, False)
         self._wake.set()
 

@@ -34,7 +34,7 @@ class LiveRuns:
 
     Args:
         app, keys, client: whose jobs, and for what they need before they start. runner: makes runs of jobs.
-        slots, pool, cells: where they run. tally: of the queue. ended: called with each run that has ended.
+        slots, pool, cells: where they run. tally: of the queue.
     """
 
     app: App
@@ -45,7 +45,8 @@ class LiveRuns:
     pool: Pool
     cells: Cells
     tally: Tally
-    ended: Callable[[Running, Outcome], None]
+    #: Called with each run that has ended.
+    ended: Callable[[Running, Outcome], None] = field(init=False)
     #: By wire id and ats.
     running: dict[tuple[str, int], Running] = field(default_factory=dict)
     iterations: Iterations = field(init=False)

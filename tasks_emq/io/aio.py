@@ -34,6 +34,9 @@ class AsyncClient:
     Args:
         server: where. patience: how long a request may take, repeats included. name: shown in CLIENT LIST.
 
+    Attributes:
+        hung_up: it can be used no more.
+
     Raises:
         BrokerError: from every method, when the server cannot be reached or refuses. OutcomeUnknown: a reply was
             lost and asking again is not safe.
@@ -44,6 +47,8 @@ class AsyncClient:
         self.patience = patience
         self._name = name
         self._idle: defaultdict[Node | None, deque[AsyncWire]] = defaultdict(deque)
+        self._newest: AsyncWire | None = None
+        self.hung_up = False
 
     async def run(self, request: Request[R]) -> R:
         """Run one request."""
@@ -102,6 +107,16 @@ class AsyncClient:
         """Run calls in one MULTI."""
         return await self._drive(exchange_atomically(calls, self.server, self.patience, guarantee))
 
+    def hang_up(self) -> None:
+        """Send nothing more, and call off what the last request has asked for and the server has not begun.
+
+        A server drops a client that has ended its side, and the commands behind one that waits. What it has done
+        by then it has answered, which is still read; without that the request fails like any whose reply was lost.
+        """
+        self.hung_up = True
+        if self._newest:
+            self._newest.hang_up()
+
     async def close(self) -> None:
         """Close the idle connections; the client can still be used."""
         for resting in self._idle.values():
@@ -135,14 +150,18 @@ class AsyncClient:
             return await self.server.memory.asend(commands)
         wire: AsyncWire | None = None
         replies: list[Any] = []
+        sent = False
         try:
-            wire = await self._take(step)
+            wire = self._newest = await self._take(step)
+            if self.hung_up:
+                raise redis.exceptions.ConnectionError("hung up")
+            sent = True
             asked = wire.ask(packed(commands, step.line), len(commands), step.within_s, replies)
             await (asked if step.slot is None else self._watched(asked, wire, step))
         except (redis.exceptions.RedisError, OSError) as error:
             if wire:
                 await wire.close()
-            raise LostReply(error, sent=wire is not None, replies=replies) from error
+            raise LostReply(error, sent=sent, replies=replies) from error
         except BaseException:
             # Cancelled in the middle: the next user must not read our replies.
             if wire:
