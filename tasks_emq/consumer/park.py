@@ -13,13 +13,14 @@ from tasks_emq.app import client_name
 from tasks_emq.consumer.settings import Settings
 from tasks_emq.consumer.slots import Slots
 from tasks_emq.core import runs
-from tasks_emq.core.calls import Command, Request
+from tasks_emq.core.calls import Call, Command, Request
 from tasks_emq.core.keys import QueueKeys
 from tasks_emq.core.replies import Fetched
 from tasks_emq.core.runs import Take
 from tasks_emq.errors import EmqError
 from tasks_emq.io.aio import AsyncClient
 from tasks_emq.io.exchange import Patience
+from tasks_emq.io.steps import Commands
 
 if TYPE_CHECKING:
     from tasks_emq.app import App
@@ -76,9 +77,11 @@ class Park:
         self._client = self._new_client()
         #: What the fetch behind the marker takes, while it sleeps with one.
         self.take: Take | None = None
+        self._fetch: Call[Fetched] | None = None
 
     def _new_client(self) -> AsyncClient:
-        return AsyncClient(self._server, Patience(self._seconds + _LATE_S, once=True), name=self._name)
+        patience = Patience(self._seconds + _LATE_S, once=True)
+        return AsyncClient(self._server, patience, name=self._name, seen=self._arrived)
 
     def enter(self, due_in_s: float | None) -> None:
         """The queue is empty; `due_in_s`: until its next job is due, by the server's clock."""
@@ -143,12 +146,11 @@ class Park:
         self._feed()
 
     async def _sleep_and_fetch(self, take: Take) -> None:
-        try:
-            requests: list[Request[Any]] = [self._pop, runs.move_to_active(self._keys, take)]
-            popped, fetched = await self._client.run_each(requests)
-        finally:
-            self.take, self._roused = None, False
-        self._woke(take, fetched)
+        self._fetch = runs.move_to_active(self._keys, take)
+        requests: list[Request[Any]] = [self._pop, self._fetch]
+        popped, fetched = await self._client.run_each(requests)
+        if self.take:
+            self._wake(take, fetched)
         if isinstance(fetched, EmqError):
             await self._after_trouble(fetched)
             self._feed()
@@ -156,6 +158,17 @@ class Park:
             await self._after_trouble(popped)
         else:
             await asyncio.sleep(0)  # what it has brought begins before the next sleep is prepared
+
+    def _arrived(self, commands: Commands, replies: list[Any]) -> None:
+        """Replies are here, which the task that waits for them gets in the next pass of the loop only."""
+        fetched = replies[-1]
+        is_fetch = len(commands) == 2 and commands[0] is self._pop.words
+        if is_fetch and self.take and self._fetch and not isinstance(fetched, Exception):
+            self._wake(self.take, self._fetch.parse(fetched))
+
+    def _wake(self, take: Take, fetched: Fetched | EmqError) -> None:
+        self.take, self._roused = None, False
+        self._woke(take, fetched)
 
     async def _after_trouble(self, error: EmqError) -> None:
         log.debug("queue %s: park: %s", self._keys.queue, error)

@@ -6,6 +6,7 @@ import asyncio
 from collections import defaultdict, deque
 from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 import redis
@@ -22,7 +23,7 @@ from tasks_emq.io.flows import follow, follow_stream
 from tasks_emq.io.guarantees import exchange_atomically, exchange_durably
 from tasks_emq.io.routing import LOOK_EVERY_S
 from tasks_emq.io.steps import LostReply, Pause, Send, Work
-from tasks_emq.io.wire import AsyncWire
+from tasks_emq.io.wire import AsyncWire, Seen
 
 R = TypeVar("R")
 W = TypeVar("W")
@@ -33,6 +34,7 @@ class AsyncClient:
 
     Args:
         server: where. patience: how long a request may take, repeats included. name: shown in CLIENT LIST.
+        seen: called with commands and their replies when the last one arrives, before whoever has asked gets them.
 
     Attributes:
         hung_up: it can be used no more.
@@ -42,10 +44,18 @@ class AsyncClient:
             lost and asking again is not safe.
     """
 
-    def __init__(self, server: Server, patience: Patience, *, name: str | None = None) -> None:
+    def __init__(
+        self,
+        server: Server,
+        patience: Patience,
+        *,
+        name: str | None = None,
+        seen: Seen | None = None,
+    ) -> None:
         self.server = server
         self.patience = patience
         self._name = name
+        self._seen = seen
         self._idle: defaultdict[Node | None, deque[AsyncWire]] = defaultdict(deque)
         self._newest: AsyncWire | None = None
         self.hung_up = False
@@ -156,7 +166,8 @@ class AsyncClient:
             if self.hung_up:
                 raise redis.exceptions.ConnectionError("hung up")
             sent = True
-            asked = wire.ask(packed(commands, step.line), len(commands), step.within_s, replies)
+            seen = partial(self._seen, step.commands, replies) if self._seen else None
+            asked = wire.ask(packed(commands, step.line), len(commands), step.within_s, replies, seen)
             await (asked if step.slot is None else self._watched(asked, wire, step))
         except (redis.exceptions.RedisError, OSError) as error:
             if wire:

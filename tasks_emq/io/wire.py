@@ -8,12 +8,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import hiredis
 import redis
 import redis.asyncio
 from redis._parsers import BaseParser
+
+from tasks_emq.io.steps import Commands
+
+#: Called with what was sent and one reply each; an error is a reply, too.
+Seen: TypeAlias = Callable[[Commands, list[Any]], None]
 
 _MORE: Final = object()
 _READ_BYTES: Final = 65_536
@@ -126,20 +131,29 @@ class AsyncWire(asyncio.Protocol):
         self._waiter: asyncio.Future[None] | None = None
         self._into: list[Any] = []
         self._count = 0
+        self._seen: Callable[[], None] | None = None
         self.usable = True
         self._transport.set_protocol(self)
 
-    async def ask(self, parts: Iterable[bytes], count: int, within_s: float, replies: list[Any]) -> None:
+    async def ask(
+        self,
+        parts: Iterable[bytes],
+        count: int,
+        within_s: float,
+        replies: list[Any],
+        seen: Callable[[], None] | None = None,
+    ) -> None:
         """Send something and wait for its replies.
 
         Args:
             parts: of what is sent. count: replies that belong to it. within_s: for all of them.
-            replies: filled with those that come.
+            replies: filled with those that come. seen: called when the last one arrives; who waits here goes on
+                in the next pass of the loop.
 
         Raises:
             OSError, RedisError: they do not come; the connection is to be closed, as after a cancellation.
         """
-        self._into, self._count = replies, count
+        self._into, self._count, self._seen = replies, count, seen
         self._waiter = self._loop.create_future()
         for part in parts:
             self._transport.write(part)
@@ -174,10 +188,14 @@ class AsyncWire(asyncio.Protocol):
             return
         try:
             self._replies.feed(data)
-            if self._replies.take(self._into, self._count):
-                self._waiter.set_result(None)
+            if not self._replies.take(self._into, self._count):
+                return
         except redis.exceptions.RedisError as error:
             self._fail(error)
+            return
+        self._waiter.set_result(None)
+        if self._seen:
+            self._seen()
 
     def eof_received(self) -> None:
         """The server has closed the connection."""
