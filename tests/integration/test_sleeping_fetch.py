@@ -19,6 +19,7 @@ from waiting import eventually
 from tasks_emq import App
 from tasks_emq.consumer.consumer import Consumer
 from tasks_emq.consumer.park import ASLEEP
+from tasks_emq.core.calls import add_job
 from tasks_emq.core.scripts import script
 
 FETCH = script("moveToActive-11").sha.encode()
@@ -169,7 +170,7 @@ def test_a_look_finds_what_rang_for_nobody(concurrency: int, app: App, watch: Wa
     with consuming(app, **QUIET, concurrency=concurrency) as consumer:
         eventually(lambda: claims(consumer, watch) == [min(concurrency, ASLEEP)])
         with watch.client.pipeline(transaction=True) as pipe:
-            pipe.execute_command(*work._call(work.new_job((), {})).words)
+            pipe.execute_command(*add_job(app.keys("default"), work.new_job((), {})).words)
             pipe.delete(watch.key("marker"))
             (added, _), _ = pipe.execute()
         began = time.monotonic()
