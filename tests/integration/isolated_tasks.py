@@ -164,7 +164,8 @@ async def blocker() -> None:
 
 @app.task(name="blocks", queue="mixed")
 async def blocks(seconds: float, after: float = 0.0) -> None:
-    await asyncio.sleep(after)
+    if after:
+        await asyncio.sleep(after)
     note("blocks")
     threading.Event().wait(seconds)
 
