@@ -27,6 +27,9 @@ _BLOCKED_S: Final = 2.0
 #: What a run over its timeout gets to end before it counts as stuck.
 _STUCK_S: Final = 5.0
 
+#: Of so many runs the mean duration is taken, roughly.
+_LAST: Final = 16
+
 
 @dataclass(slots=True)
 class Durations:
@@ -43,6 +46,7 @@ class Tally:
     Args:
         ended: runs by task and by what became of them. durations: by task. recovered: jobs of consumers that died,
             put back by this one's passes. lost: runs whose lock was lost. unknown: jobs whose task is not known.
+        recent_s: how long the last runs took, seconds, the newest counting most.
     """
 
     ended: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -50,6 +54,7 @@ class Tally:
     recovered: int = 0
     lost: int = 0
     unknown: int = 0
+    recent_s: float = 0.0
 
     def ran(self, run: Running) -> None:
         """A run is over; what becomes of it is not yet written."""
@@ -57,6 +62,7 @@ class Tally:
         found = self.durations.setdefault(_task_of(run), Durations())
         found.counts[bisect_left(BOUNDS, seconds)] += 1
         found.total_s += seconds
+        self.recent_s += (seconds - self.recent_s) / _LAST
 
     def settled(self, run: Running, outcome: Outcome, code: int) -> None:
         """The end of a run is written, or refused by a negative code."""
