@@ -18,6 +18,8 @@ from tasks_emq.core import calls, runs
 from tasks_emq.core.runs import Take
 
 STATES: Final = ("waiting", "delayed", "completed", "failed")
+#: Jobs that one call promotes.
+PROMOTED: Final = 100
 _JOBS: Final = 10_000
 _SLOW_US: Final = 10_000
 #: Shorter calls are not noted: the commands inside a script would be, too, and cost more than they do.
@@ -40,7 +42,7 @@ def due_at_once(server: Server, program: Path, jobs: int) -> tuple[float, list[i
     client.config_set("slowlog-log-slower-than", _NOTED_US)
     client.slowlog_reset()
     call = runs.move_to_active(keys, Take("token", 0, 15_000))
-    before, times = server.cpu_s(), -(-jobs // 200)
+    before, times = server.cpu_s(), -(-jobs // PROMOTED)
     for _ in range(times):
         client.execute_command(*call.words)
     spent = server.cpu_s() - before
@@ -73,7 +75,7 @@ def main(depths: tuple[int, ...], due: int, states: tuple[str, ...], server_kind
             slow = sum(duration > _SLOW_US for duration in took)
             longest = took[-1] / 1000 if took else 0
             click.echo(
-                f"{due:,} due at once: {-(-due // 200)} calls of {cpu_ms:.2f} ms server CPU, longest "
+                f"{due:,} due at once: {-(-due // PROMOTED)} calls of {cpu_ms:.2f} ms server CPU, longest "
                 f"{longest:.2f} ms by the clock, {slow} above 10 ms"
             )
 

@@ -26,7 +26,7 @@ ARGV[4+] runs     eight each: id, token, ats, field, value, keep (0: not kept), 
                   field failedReason means failed, any other completed
 
 Returns  {codes, jobs, rate limit ms, next due ms, ids dropped, now ms}; a code per run as in moveToFinished-14
-Cost     O(runs + trimmed + count + promoted), trimmed <= 100 + runs, promoted <= 200
+Cost     O(runs + trimmed + count + promoted), trimmed <= 100 + runs, promoted <= 100
 Repeat   safe without fetch: a run that was ended answers 1
 ]]
 --- @include "clock"

@@ -18,7 +18,7 @@ ARGV[2]  ts       ms, or empty for the server's clock
 ARGV[3]  options  msgpack {token, lockDuration ms, count, limiter?: {max, duration ms}, name?}
 
 Returns  {jobs: {{fields, id, ats} ...}, rate limit ms, next due ms, ids dropped, now ms}
-Cost     O(count + promoted), promoted <= 200
+Cost     O(count + promoted), promoted <= 100
 Repeat   not safe: each call takes other jobs. A lost reply is settled by reclaim-1 with the call's token.
 ]]
 --- @include "clock"

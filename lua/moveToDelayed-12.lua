@@ -27,7 +27,7 @@ ARGV[9]   options  msgpack {ats, eta ms (an absolute due time, instead of delay)
 
 Returns  {code, jobs, rate limit ms, next due ms, ids dropped, now ms}; code 0 done, -1 no such job, -2 no lock,
          -6 another lock, -3 not active
-Cost     O(log delayed + count + promoted), promoted <= 200
+Cost     O(log delayed + count + promoted), promoted <= 100
 Repeat   safe without fetch: the second answers -2, -6 or -3 and writes nothing
 ]]
 --- @include "clock"

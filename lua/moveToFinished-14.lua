@@ -32,7 +32,7 @@ ARGV[10] follow   msgpack list of up to 500 jobs to add with the end, or empty: 
 Returns  {code, jobs, rate limit ms, next due ms, ids dropped, now ms}; code 0 done, 1 this run had ended it before,
          -1 no such job, -2 no lock, -6 another lock, -3 not active, -4 open children, -9 failed children.
          With a negative code nothing was written; the fetch is done all the same.
-Cost     O(trimmed + count + promoted), trimmed <= 100, promoted <= 200
+Cost     O(trimmed + count + promoted), trimmed <= 100, promoted <= 100
 Repeat   safe without fetch: answers 1
 ]]
 --- @include "clock"

@@ -22,7 +22,7 @@ ARGV[6]  fields  msgpack [field, value ...] to store, or empty
 ARGV[7]  ats     of the run, or empty
 
 Returns  0 done, -1 no such job, -2 no lock, -6 another lock, -3 not active
-Cost     O(promoted), promoted <= 200
+Cost     O(promoted), promoted <= 100
 Repeat   safe: the second answers -2, -6 or -3 and writes nothing
 ]]
 --- @include "clock"

@@ -109,13 +109,13 @@ def delaying(kit):
 
 @pytest.mark.parametrize("promote", [fetching, finishing, retrying, delaying])
 def test_promotion_is_bounded(kit, promote):
-    """T7: 200 a call, the earliest first; the base marker brings the next call."""
+    """T7: 100 a call, the earliest first; the base marker brings the next call."""
     kit.running("r", "R")
-    fill(kit, 450, "d", delay_ms=1)
+    fill(kit, 250, "d", delay_ms=1)
     kit.drop("marker")
     promote(kit)
     left = [job_id for job_id in kit.ids("delayed") if job_id != "r"]
-    assert left == [f"d{n}" for n in range(200, 450)]
+    assert left == [f"d{n}" for n in range(100, 250)]
     assert kit.scores("marker")["0"] == 0
     kit.fetch(ts=T0 + 1)
     assert len(kit.ids("delayed")) - ("r" in kit.ids("delayed")) == 50

@@ -10,7 +10,7 @@ from tasks_emq.core.model.wire import whole
 #: Source: lua/includes/events.lua
 DEFAULT_CAP = 10_000
 #: Due jobs that one call promotes. Source: design T7
-PROMOTE = 200
+PROMOTE = 100
 
 
 @dataclass(frozen=True, slots=True)
