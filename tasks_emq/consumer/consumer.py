@@ -230,9 +230,9 @@ class Consumer:
         self._lanes, self._renewer = lanes, renewer
         self.pulse.lanes, self.pulse.renewer = lanes, renewer
         drives = [asyncio.create_task(lane.drive(), name=f"drive {lane.keys.queue}") for lane in lanes]
-        parks = [asyncio.create_task(lane.parking.run(), name=f"park {lane.keys.queue}") for lane in lanes]
+        side = [asyncio.create_task(lane.parking.run(), name=f"park {lane.keys.queue}") for lane in lanes]
         renewals = asyncio.create_task(watch_renewals(renewer, lanes, settings), name="renewing locks")
-        side = [
+        side += [
             renewals,
             *(asyncio.create_task(watch_for_stalled(self.app, lane.keys, settings, lane.tally)) for lane in lanes),
             asyncio.create_task(watch_policy(self.app.server, lanes[0].keys)),
@@ -240,14 +240,15 @@ class Consumer:
         names = ", ".join(share.name for share in self.shares)
         log.info("%s: ready, serving %s with %d slots", settings.name, names, settings.concurrency)
         try:
-            await self._wait(stopping, lanes, [*drives, *parks, *side])
+            await self._wait(stopping, lanes, [*drives, *side])
         finally:
             self.pulse.stopping = True
             if renewals.done():
                 hurry.set()  # the locks are ours for a moment only: what runs goes back while they are
-            await _cancel(side)
+            for task in side:
+                task.cancel()
+            await asyncio.gather(*side, return_exceptions=True)
             stuck = await wind_down(lanes, drives, settings.grace, hurry)
-            await _cancel(parks)
             self.stuck_threads = len(stuck)
             # A loop waits at its close for every coroutine, and one that ignores its cancellation never ends.
             self._can_close = not any(run.handle for run in stuck)
@@ -316,12 +317,6 @@ async def _until_ended(lanes: list[Lane], unless: Sequence[asyncio.Future[Any]])
         lane.stop_fetching()
     while not any(each.done() for each in unless) and not all(lane.settled for lane in lanes):
         await asyncio.wait(unless, timeout=0.05, return_when=asyncio.FIRST_COMPLETED)
-
-
-async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _wake_all(lanes: list[Lane]) -> Callable[[], None]:

@@ -14,7 +14,7 @@ from tasks_emq.consumer.cells import Cells
 from tasks_emq.consumer.ends import Ends
 from tasks_emq.consumer.finish import Commit, Pending, once_more, plan, written
 from tasks_emq.consumer.live import LiveRuns
-from tasks_emq.consumer.park import ASLEEP, Park
+from tasks_emq.consumer.park import Park
 from tasks_emq.consumer.pool import Pool
 from tasks_emq.consumer.pulse import Tally
 from tasks_emq.consumer.reclaim import Reclaims
@@ -83,8 +83,6 @@ class Lane:
         self.tally = Tally()
         #: The token of the fetch that is under way, and since when, monotonic seconds.
         self.taking: tuple[str, float] | None = None
-        #: When the loop is known to have turned, monotonic seconds.
-        self.turned = monotonic()
         self._settings = settings
         self._most = min(FINISH_BATCH, slots.half)
         self._retention = app.retention(share.name)
@@ -99,8 +97,7 @@ class Lane:
         self.live = LiveRuns(app, self.keys, self._client, runner, slots, pool, cells, self.tally)
         self.running = self.live.running
         self._ends = Ends(self.live, self._changed)
-        self.parking = Park(app, self.keys, settings, slots, offer=self._offer, woke=self._woke, feed=self.feed)
-        self._may_offer = not app.server.memory
+        self.parking = Park(app, self.keys, settings, slots, feed=self.feed)
         self._token_prefix = token_prefix
         self._tokens = 0
         self._wake = asyncio.Event()
@@ -137,8 +134,7 @@ class Lane:
     @property
     def settled(self) -> bool:
         """Nothing runs and nothing is left to write."""
-        called_off = self.parking.take if not self.fetching else None
-        return not (self.running or self._ends or self._reclaims.searching or called_off)
+        return not (self.running or self._ends or self._reclaims.searching)
 
     def is_done(self, seconds: float) -> bool:
         """Whether the queue has been empty for so long and nothing runs here."""
@@ -182,47 +178,16 @@ class Lane:
 
     def _take(self) -> Take | None:
         """Claim slots for a fetch: when the queue may have work, and along with every end."""
-        if not self._may_fetch or not (self._claimant.hungry or self._ends):
+        if not self.fetching or self.holding or not (self._claimant.hungry or self._ends) or self._limited:
             return None
         # While its node cannot be reached it asks with one slot: the others have the rest when no reply comes.
-        take = self._claim(1 if self.trouble else self._most)
-        if not take:
+        count = self._slots.claim(self._claimant, 1 if self.trouble else self._most)
+        if not count:
             if self._slots.wait_s and not self._paced:
                 self._paced = self._loop.call_later(self._slots.wait_s, self._paced_out)
-            if self._claimant.hungry:
-                self.parking.rouse(self._client)
-        return take
-
-    @property
-    def _giving_back(self) -> bool:
-        return self.holding or not self.fetching
-
-    @property
-    def _may_fetch(self) -> bool:
-        return not (self._giving_back or self._limited)
-
-    def _claim(self, most: int) -> Take | None:
-        count = self._slots.claim(self._claimant, most)
-        if not count:
             return None
         self._tokens += 1
         return Take(f"{self._token_prefix}{self._tokens}", count, self._settings.lock_ms, self._settings.name)
-
-    def _offer(self) -> Take | None:
-        """Claim slots for a fetch that waits for the marker; none that another queue could need meanwhile."""
-        if not self._may_offer or not self._may_fetch or self._slots.shared or self.trouble or self._ends.limiting:
-            return None
-        return self._claim(min(ASLEEP, self._most))
-
-    def _woke(self, take: Take, fetched: Fetched | EmqError) -> None:
-        """Take in what a fetch behind the marker has brought."""
-        self.parking.leave()
-        if isinstance(fetched, EmqError):
-            self._lose(take, fetched)
-        else:
-            self._start_all(fetched, take, look_again=False)
-        if self._claimant.hungry or not self.fetching:
-            self._wake.set()
 
     def _lose(self, take: Take, error: EmqError) -> None:
         self._slots.unclaim(take.count)
@@ -284,8 +249,6 @@ class Lane:
             log.warning("queue %s: id %r stood in the queue without a job; dropped", self.keys.queue, job_id)
         if fetched.limited_ms:
             self._slots.set_hungry(self._claimant, False)
-            if self._limited:
-                self._limited.cancel()
             self._limited = self._loop.call_later(min(fetched.limited_ms / 1000, _LIMIT_S), self._unlimited)
         elif look_again and missing:
             self.feed()
@@ -298,17 +261,15 @@ class Lane:
         if self.took and fetched.jobs:
             self.took(fetched.jobs)
         # Jobs of a fetch that was under way when the stop came go back to the head, the last one first.
-        giving_back = self._giving_back
-        for taken in reversed(fetched.jobs) if giving_back else fetched.jobs:
-            self.live.start(taken, fetched.now_ms, giving_back=giving_back)
+        for taken in fetched.jobs if self.fetching else reversed(fetched.jobs):
+            self.live.start(taken, fetched.now_ms, giving_back=not self.fetching)
         self._woken()
 
     def _rest(self, fetched: Fetched) -> None:
         """The queue is empty: park until the marker, the next due time or the longest sleep."""
         self._slots.set_hungry(self._claimant, False)
         self.idle_since = self.idle_since or monotonic()
-        if self._may_fetch:
-            self.parking.enter((fetched.due_ms - fetched.now_ms) / 1000 if fetched.due_ms else None)
+        self.parking.enter((fetched.due_ms - fetched.now_ms) / 1000 if fetched.due_ms else None)
 
     def _changed(self) -> None:
         self._wake.set()
@@ -321,20 +282,12 @@ class Lane:
             self._slots.started(1)
             if self.took:
                 self.took([taken])
-            self.live.start(taken, number(taken.fields, b"processedOn"), giving_back=self._giving_back)
-
-    def hold(self, holding: bool) -> None:
-        """Take no jobs for the moment, or do again."""
-        self.holding = holding
-        if holding:
-            self.parking.call_off()
-        self.feed()
+            self.live.start(taken, number(taken.fields, b"processedOn"), giving_back=not self.fetching)
 
     def stop_fetching(self) -> None:
         """Take no more jobs; those that are on their way go back."""
         self.fetching = False
         self._reclaims.hurry()
-        self.parking.call_off(for_good=True)
         self._slots.set_hungry(self._claimant, False)
         self._wake.set()
 

@@ -60,12 +60,11 @@ async def watch_renewals(renewer: Renewer, lanes: Sequence[Lane], settings: Sett
         await asyncio.sleep(every)
         if not renewer.is_alive():
             raise RuntimeError("what renews the locks has died")
-        now = monotonic()
-        late = now - renewer.renewed_at > settings.lock * 2 / 3
+        late = monotonic() - renewer.renewed_at > settings.lock * 2 / 3
         for lane in lanes:
-            lane.turned = now
             if lane.holding != late:
-                lane.hold(late)
+                lane.holding = late
+                lane.feed()
 
 
 class LockThread(threading.Thread):
@@ -152,10 +151,6 @@ class LockThread(threading.Thread):
                     run.renewed = now
         if lane.taking and now - lane.taking[1] >= self._settings.lock / 6:
             self._renew_unread(lane, lane.taking[0])
-        asleep = lane.parking.take
-        if asleep and now - lane.turned >= self._settings.lock / 3:
-            # The loop is blocked; the marker may have rung since.
-            self._renew_unread(lane, asleep.token)
 
     def _renew_unread(self, lane: Lane, token: str) -> None:
         """Keep the jobs of a fetch whose reply waits for a blocked loop to read it."""

@@ -55,11 +55,6 @@ class Slots:
         return claimant
 
     @property
-    def shared(self) -> bool:
-        """Whether several queues claim."""
-        return len(self._claimants) > 1
-
-    @property
     def available(self) -> int:
         """How many jobs could be started now."""
         free = self.free if self._idle_threads is None else min(self.free, self._idle_threads)

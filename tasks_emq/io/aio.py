@@ -36,9 +36,6 @@ class AsyncClient:
         server: where. patience: how long a request may take, repeats included. name: shown in CLIENT LIST.
         seen: called with commands and their replies when the last one arrives, before whoever has asked gets them.
 
-    Attributes:
-        hung_up: it can be used no more.
-
     Raises:
         BrokerError: from every method, when the server cannot be reached or refuses. OutcomeUnknown: a reply was
             lost and asking again is not safe.
@@ -57,8 +54,6 @@ class AsyncClient:
         self._name = name
         self._seen = seen
         self._idle: defaultdict[Node | None, deque[AsyncWire]] = defaultdict(deque)
-        self._newest: AsyncWire | None = None
-        self.hung_up = False
 
     async def run(self, request: Request[R]) -> R:
         """Run one request."""
@@ -117,16 +112,6 @@ class AsyncClient:
         """Run calls in one MULTI."""
         return await self._drive(exchange_atomically(calls, self.server, self.patience, guarantee))
 
-    def hang_up(self) -> None:
-        """Send nothing more, and call off what the last request has asked for and the server has not begun.
-
-        A server drops a client that has ended its side, and the commands behind one that waits. What it has done
-        by then it has answered, which is still read; without that the request fails like any whose reply was lost.
-        """
-        self.hung_up = True
-        if self._newest:
-            self._newest.hang_up()
-
     async def close(self) -> None:
         """Close the idle connections; the client can still be used."""
         for resting in self._idle.values():
@@ -162,9 +147,7 @@ class AsyncClient:
         replies: list[Any] = []
         sent = False
         try:
-            wire = self._newest = await self._take(step)
-            if self.hung_up:
-                raise redis.exceptions.ConnectionError("hung up")
+            wire = await self._take(step)
             sent = True
             seen = partial(self._seen, step.commands, replies) if self._seen else None
             asked = wire.ask(packed(commands, step.line), len(commands), step.within_s, replies, seen)

@@ -24,8 +24,6 @@ _MORE: Final = object()
 _READ_BYTES: Final = 65_536
 #: An error of the connection in redis-py that leaves it usable.
 _USABLE: Final = redis.exceptions.BusyLoadingError
-#: What the last answers get after a hang-up: they are on their way, or there are none.
-_LAST_ANSWERS_S: Final = 1.0
 _CLOSED: Final = "Connection closed by server."
 
 
@@ -168,17 +166,6 @@ class AsyncWire(asyncio.Protocol):
         """Close the connection, and wait until it is; who waits for replies hears of it."""
         self.usable = False
         await self._connection.disconnect(nowait=not wait)
-
-    def hang_up(self) -> None:
-        """End our side of the connection; what the server has answered by then is still read."""
-        self.usable = False
-        if self._transport.is_closing():
-            return
-        if self._transport.can_write_eof():
-            self._transport.write_eof()
-            self._loop.call_later(_LAST_ANSWERS_S, self._transport.abort)
-        else:  # TLS has no half of a connection
-            self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """Take in what arrives."""

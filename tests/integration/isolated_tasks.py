@@ -163,9 +163,7 @@ async def blocker() -> None:
 
 
 @app.task(name="blocks", queue="mixed")
-async def blocks(seconds: float, after: float = 0.0) -> None:
-    if after:
-        await asyncio.sleep(after)
+async def blocks(seconds: float) -> None:
     note("blocks")
     threading.Event().wait(seconds)
 

@@ -125,27 +125,6 @@ def test_what_a_blocked_loop_has_not_read_is_kept_too(
 
 
 @pytest.mark.chaos
-@pytest.mark.parametrize("processes", [(), ("-p", "1")])
-def test_what_the_marker_brings_to_a_blocked_loop_is_kept_too(
-    processes: tuple[str, ...], home: Path, app: App, watch: Watch, valkey_url: str
-) -> None:
-    """The loop is blocked while its sleeper waits, whose fetch takes the first job that comes then."""
-    with Program(home, valkey_url, *QUICK, *processes, "-c", "6", "--lock", "0.6"):
-        watch.parked()
-        jobs = [tasks.blocks.delay(3.0, 0.5)]
-        eventually(lambda: len(ledger(home, "blocks")) == 1, 15)
-        jobs += [tasks.blocks.delay(0.0) for _ in range(2)]
-        jobs += tasks.blocks.delay_many([(0.0,)])
-        assert [job.state() for job in jobs] == ["active", "active", "waiting", "waiting"]
-        with Program(home, valkey_url, *QUICK, "--lock", "0.6") as other:
-            other.ready()
-            for job in jobs:
-                job.result(timeout=15)
-    assert [job.refresh().attempts_started for job in jobs] == [1] * 4
-    assert watch.events("stalled") == []
-
-
-@pytest.mark.chaos
 def test_a_blocked_loop_is_ended_at_the_limit_of_its_job(
     home: Path, app: App, watch: Watch, valkey_url: str
 ) -> None:

@@ -155,28 +155,6 @@ def test_replies_are_seen_before_whoever_asked_goes_on() -> None:
     asyncio.run(run())
 
 
-def test_after_a_hang_up_the_last_answers_are_read() -> None:
-    async def run() -> None:
-        wire, theirs, writer = await opened()
-        replies: list[Any] = []
-        with theirs:
-            asked = asyncio.create_task(wire.ask([b"PING\r\n"], 1, 5, replies))
-            await asyncio.sleep(0)
-            wire.hang_up()
-            assert not wire.usable
-            theirs.setblocking(False)
-            loop = asyncio.get_running_loop()
-            assert await loop.sock_recv(theirs, 100) == b"PING\r\n"
-            assert await loop.sock_recv(theirs, 100) == b""
-            theirs.sendall(b"+PONG\r\n")
-            await asked
-            assert replies == [b"PONG"]
-            writer.close()
-            await writer.wait_closed()
-
-    asyncio.run(run())
-
-
 def test_an_app_that_is_dropped_leaves_no_open_socket(valkey_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even where the garbage collector comes to the socket before it comes to what would close it."""
     connect = redis.connection.AbstractConnection.connect
