@@ -6,7 +6,8 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,8 +26,9 @@ from tasks_emq.core.job import number
 from tasks_emq.core.replies import Fetched, TakenJob
 from tasks_emq.core.runs import FINISH_BATCH, Take
 from tasks_emq.errors import EmqError, OutcomeUnknown
-from tasks_emq.io.aio import AsyncClient
+from tasks_emq.io.aio import AsyncClient, Prepared
 from tasks_emq.io.exchange import Patience
+from tasks_emq.io.wire import Seen
 
 if TYPE_CHECKING:
     from tasks_emq.app import App
@@ -39,13 +41,23 @@ _REPLY_S: Final = 10.0
 _LIMIT_S: Final = 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Write:
-    """A write under way. `parse`: reads the answer of the last call, the one that fetches, when there is time."""
+    """A write under way.
+
+    Args:
+        arrived: called with the reply of a fetch without ends.
+        parse: reads the answer of the last call, the one that fetches, when there is time.
+        left: whether it has left already.
+        brought: what a fetch without ends has brought, whose jobs have begun.
+    """
 
     commit: Commit
     parse: Callable[[Any], Any]
-    answers: asyncio.Task[list[Any]]
+    arrived: Seen = field(init=False)
+    answers: asyncio.Task[list[Any]] = field(init=False)
+    left: bool = False
+    brought: Fetched | None = None
 
 
 def _as_it_is(reply: Any) -> Any:
@@ -97,10 +109,14 @@ class Lane:
         self.live = LiveRuns(app, self.keys, self._client, runner, slots, pool, cells, self.tally)
         self.running = self.live.running
         self._ends = Ends(self.live, self._changed)
-        self.parking = Park(app, self.keys, settings, slots, feed=self.feed)
+        self.parking = Park(app, self.keys, settings, slots, ready=self._get_ready, feed=self._feed_at_once)
         self._token_prefix = token_prefix
         self._tokens = 0
         self._wake = asyncio.Event()
+        #: Whether `drive` has nothing to do, and what was begun meanwhile.
+        self._resting = False
+        self._begun: _Write | None = None
+        self._prepared: tuple[_Write, Prepared[Any]] | None = None
         self._woken = woken
         self._loop = asyncio.get_running_loop()
         self._limited: asyncio.TimerHandle | None = None
@@ -118,6 +134,13 @@ class Lane:
         self.parking.leave()
         self.idle_since = None
         self._wake.set()
+
+    def _feed_at_once(self) -> None:
+        """The queue has work, as a rule: the fetch does not wait until `drive` has its turn."""
+        begun = self._begin_prepared() if self._resting else None
+        self.feed()
+        if self._resting:
+            self._resting, self._begun = False, begun or self._begin()
 
     def _unlimited(self) -> None:
         self._limited = None
@@ -147,21 +170,25 @@ class Lane:
         try:
             while under_way or not (self.closed and self.settled):
                 answers = await under_way.answers if under_way else []
-                self.taking = None
+                if under_way:
+                    self._read(under_way)
                 # Ends leave before the answers to the last ones are looked at, so that the server works meanwhile.
                 # A fetch alone waits: those answers say whether there is anything to fetch.
-                done, under_way = under_way, self._begin() if self._ends or not under_way else None
-                if under_way:
-                    for _ in range(2):  # uvloop writes at the end of a pass
-                        await asyncio.sleep(0)
+                begun, self._begun = self._begun, None
+                done, under_way = under_way, begun or (self._begin() if self._ends or not under_way else None)
+                if under_way and not under_way.left:
+                    await asyncio.sleep(0)
                 if done:
                     await self._end(done, answers)
                 elif not under_way:
                     self._wake.clear()
+                    self._resting = True
                     await self._wake.wait()
+                    self._resting, under_way, self._begun = False, self._begun, None
         finally:
-            if under_way:
-                under_way.answers.cancel()
+            for write in (under_way, self._begun):
+                if write:
+                    write.answers.cancel()
 
     def _begin(self) -> _Write | None:
         """Send what has gathered, and fetch for free slots; None when there is nothing to do."""
@@ -169,16 +196,63 @@ class Lane:
         batch = self._ends.next_batch()
         if not (batch or take):
             return None
+        write = self._write(batch, take)
+        return self._send(write, self._client.prepare(write.commit.calls, None if batch else write.arrived))
+
+    def _write(self, batch: Sequence[Pending], take: Take | None) -> _Write:
         commit = plan(self.keys, batch, take, self._retention, self._metrics, self._settings.max_stalled)
-        parse: Callable[[Any], Any] = _as_it_is
+        write = _Write(commit, _as_it_is)
+        write.arrived = partial(self._arrived, write)
         if take:
-            self.taking = take.token, monotonic()
-            parse, commit.calls[-1].parse = commit.calls[-1].parse, _as_it_is
-        return _Write(commit, parse, self._loop.create_task(self._client.run_each(commit.calls)))
+            write.parse, commit.calls[-1].parse = commit.calls[-1].parse, _as_it_is
+        return write
+
+    def _send(self, write: _Write, prepared: Prepared[Any]) -> _Write:
+        if write.commit.take:
+            self.taking = write.commit.take.token, monotonic()
+        write.answers = self._client.start(prepared)
+        write.left = prepared.left
+        return write
+
+    def _get_ready(self) -> None:
+        """Make the fetch that follows the marker before the sleep: then a job does not wait for that."""
+        count = min(self._slots.available, self._most)
+        if count > 0:
+            write = self._write((), self._new_take(count))
+            self._prepared = write, self._client.prepare(write.commit.calls, write.arrived)
+
+    def _begin_prepared(self) -> _Write | None:
+        """Send the fetch that was made before the sleep, where it is still what is wanted."""
+        prepared, self._prepared = self._prepared, None
+        if not prepared or not self._may_fetch or self._ends or self.trouble:
+            return None
+        write, ready = prepared
+        take = write.commit.take
+        if not take or (count := self._slots.claim(self._claimant, take.count)) < take.count:
+            if take:
+                self._slots.unclaim(count)
+            return None
+        return self._send(write, ready)
+
+    def _arrived(self, write: _Write, replies: list[Any]) -> None:
+        """The reply to a fetch without ends is here: its jobs begin now, not when `drive` has its turn."""
+        take = write.commit.take
+        if take and not isinstance(replies[0], Exception):
+            self._read(write)
+            write.brought = write.parse(replies[0])
+            self._start_all(write.brought, take, look_again=False)
+            if self._claimant.hungry and not self._begun:
+                # As many as were asked for: the next leave at once, so that there are two groups of jobs.
+                self._begun = self._begin()
+
+    def _read(self, write: _Write) -> None:
+        """What its fetch has taken is known here from now on."""
+        if write.commit.take and self.taking and self.taking[0] == write.commit.take.token:
+            self.taking = None
 
     def _take(self) -> Take | None:
         """Claim slots for a fetch: when the queue may have work, and along with every end."""
-        if not self.fetching or self.holding or not (self._claimant.hungry or self._ends) or self._limited:
+        if not self._may_fetch or not (self._claimant.hungry or self._ends):
             return None
         # While its node cannot be reached it asks with one slot: the others have the rest when no reply comes.
         count = self._slots.claim(self._claimant, 1 if self.trouble else self._most)
@@ -186,6 +260,13 @@ class Lane:
             if self._slots.wait_s and not self._paced:
                 self._paced = self._loop.call_later(self._slots.wait_s, self._paced_out)
             return None
+        return self._new_take(count)
+
+    @property
+    def _may_fetch(self) -> bool:
+        return self.fetching and not self.holding and not self._limited
+
+    def _new_take(self, count: int) -> Take:
         self._tokens += 1
         return Take(f"{self._token_prefix}{self._tokens}", count, self._settings.lock_ms, self._settings.name)
 
@@ -199,7 +280,7 @@ class Lane:
         """Take in what a write answered."""
         commit, take = write.commit, write.commit.take
         if take and not isinstance(answers[-1], EmqError):
-            answers[-1] = write.parse(answers[-1])
+            answers[-1] = write.brought or write.parse(answers[-1])
         fetched: Fetched | None = None
         lost: list[Pending] = []
         problem: EmqError | None = None
@@ -212,7 +293,9 @@ class Lane:
             fetched = result.fetched or fetched
             for item, code in zip(carried, result.codes, strict=False):
                 self._ends.settle(item, code)
-        if take and fetched:
+        if write.brought:
+            pass
+        elif take and fetched:
             # Where the server did not know a script, its call came after the fetch, which missed what it put back.
             self._start_all(fetched, take, look_again=len(commit.calls) > 1)
         elif take:

@@ -16,7 +16,7 @@ from tasks_emq.core.calls import Command
 from tasks_emq.core.keys import QueueKeys
 from tasks_emq.errors import BrokerError
 from tasks_emq.io.aio import AsyncClient
-from tasks_emq.io.exchange import Patience
+from tasks_emq.io.exchange import Patience, result_of
 
 if TYPE_CHECKING:
     from tasks_emq.app import App
@@ -32,17 +32,28 @@ class Park:
     """The one that sleeps, on a connection of its own, which shows the worker in CLIENT LIST.
 
     Args:
-        app, keys, settings: whose queue. slots: of the consumer. feed: called after every return (T8).
+        app, keys, settings: whose queue. slots: of the consumer. ready: called before each sleep.
+        feed: called after every return (T8).
     """
 
     def __init__(
-        self, app: App, keys: QueueKeys, settings: Settings, slots: Slots, *, feed: Callable[[], None]
+        self,
+        app: App,
+        keys: QueueKeys,
+        settings: Settings,
+        slots: Slots,
+        *,
+        ready: Callable[[], None],
+        feed: Callable[[], None],
     ) -> None:
         self._key = keys.key("marker")
         self._queue = keys.queue
         self._seconds = settings.park
         self._slots = slots
+        self._ready = ready
         self._feed = feed
+        self._fed = False
+        self._pop = Command(("BZPOPMIN", self._key, f"{self._seconds:.3f}"), _popped)
         self._empty = asyncio.Event()
         self._alarm: asyncio.TimerHandle | None = None
         name = f"{client_name(keys)}:w:{settings.name}"
@@ -70,15 +81,25 @@ class Park:
             await self._client.run(Command(("PING",), _popped, near=self._key))
         while True:
             await self._empty.wait()
+            await asyncio.sleep(0)  # what the last fetch has brought begins first
+            self._ready()
             try:
-                pop = Command(("BZPOPMIN", self._key, f"{self._seconds:.3f}"), _popped)
-                if await self._client.run(pop) and self._slots.available <= 0:
+                (rang,) = await self._client.start(self._client.prepare([self._pop], self._rang))
+                if result_of(rang) and not self._fed and self._slots.available <= 0:
                     # No slot is free here: the marker goes on to those who have one. This consumer does not take
                     # it again, for it sleeps only after a fetch that found nothing.
                     await self._client.run(Command(("ZADD", self._key, 0, "0"), int))
             except BrokerError as error:
                 log.debug("queue %s: park: %s", self._queue, error)
                 await asyncio.sleep(random.uniform(0.05, 0.3))
+            if not self._fed:
+                self._feed()
+            self._fed = False
+
+    def _rang(self, replies: list[Any]) -> None:
+        """The marker's reply is here: nothing is to come between a job and its fetch."""
+        if isinstance(replies[0], list) and self._slots.available > 0:
+            self._fed = True
             self._feed()
 
     async def close(self) -> None:

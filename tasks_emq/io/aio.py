@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from time import monotonic
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import redis
 import redis.asyncio
@@ -18,15 +20,33 @@ from tasks_emq.core.streams import Items, Stream
 from tasks_emq.errors import EmqError
 from tasks_emq.io.address import Node
 from tasks_emq.io.connect import Server, in_handshake
-from tasks_emq.io.exchange import Patience, exchange, packed, result_of, run_one
+from tasks_emq.io.exchange import Patience, exchange, exchange_sent, packed, result_of, run_one
 from tasks_emq.io.flows import follow, follow_stream
 from tasks_emq.io.guarantees import exchange_atomically, exchange_durably
 from tasks_emq.io.routing import LOOK_EVERY_S
-from tasks_emq.io.steps import LostReply, Pause, Send, Work
+from tasks_emq.io.steps import Commands, LostReply, Pause, Send, Work
 from tasks_emq.io.wire import AsyncWire, Seen
 
 R = TypeVar("R")
 W = TypeVar("W")
+
+#: A connection, what was sent on it, its replies as they come, and what is done when all are here.
+_Sent: TypeAlias = "tuple[AsyncWire, Send, list[Any], asyncio.Future[None]]"
+
+
+@dataclass(slots=True)
+class Prepared(Generic[R]):
+    """Requests that are ready to leave.
+
+    Args:
+        requests: of one server. packed: what leaves, where that is known. seen: as in `prepare`.
+        left: whether they have left.
+    """
+
+    requests: Sequence[Request[R]]
+    packed: list[bytes] | None
+    seen: Seen | None
+    left: bool = False
 
 
 class AsyncClient:
@@ -34,25 +54,16 @@ class AsyncClient:
 
     Args:
         server: where. patience: how long a request may take, repeats included. name: shown in CLIENT LIST.
-        seen: called with commands and their replies when the last one arrives, before whoever has asked gets them.
 
     Raises:
         BrokerError: from every method, when the server cannot be reached or refuses. OutcomeUnknown: a reply was
             lost and asking again is not safe.
     """
 
-    def __init__(
-        self,
-        server: Server,
-        patience: Patience,
-        *,
-        name: str | None = None,
-        seen: Seen | None = None,
-    ) -> None:
+    def __init__(self, server: Server, patience: Patience, *, name: str | None = None) -> None:
         self.server = server
         self.patience = patience
         self._name = name
-        self._seen = seen
         self._idle: defaultdict[Node | None, deque[AsyncWire]] = defaultdict(deque)
 
     async def run(self, request: Request[R]) -> R:
@@ -100,6 +111,44 @@ class AsyncClient:
         """Run requests in one round trip; each answers a result or an error, in order."""
         return await self._drive(exchange(requests, self.server, self.patience))
 
+    def prepare(self, requests: Sequence[Request[R]], seen: Seen | None = None) -> Prepared[R]:
+        """Do all of `run_each` that can be done before it begins.
+
+        Args:
+            seen: called with the replies to requests that have left at once, as soon as the last one arrives; the
+                task goes on in the next pass of the loop. An error is a reply, too.
+        """
+        if self.server.route is not None or self.server.memory:
+            return Prepared(requests, None, seen)
+        step = Send([request.words for request in requests], self.patience.total_s)
+        return Prepared(requests, self._packed(step), seen)
+
+    def start(self, prepared: Prepared[R]) -> asyncio.Task[list[R | EmqError]]:
+        """`run_each` as a task. Where a connection to the one server rests, the requests leave at once."""
+        loop, resting = asyncio.get_running_loop(), self._idle[None]
+        if not prepared.packed or not resting or not resting[-1].usable:
+            return loop.create_task(self.run_each(prepared.requests))
+        wire, prepared.left = resting.pop(), True
+        step = Send([()] * len(prepared.requests), self.patience.total_s)
+        sent = _post(wire, step, prepared.packed, prepared.seen)
+        task = loop.create_task(self._go_on(prepared.requests, monotonic(), sent))
+        task.add_done_callback(partial(self._unless_cancelled, wire))
+        return task
+
+    def _unless_cancelled(self, wire: AsyncWire, task: asyncio.Task[Any]) -> None:
+        """A task that is cancelled before it has begun leaves its connection open: whoever is next closes it."""
+        if task.cancelled():
+            wire.usable = False
+            self._idle[None].append(wire)
+
+    async def _go_on(self, requests: Sequence[Request[R]], started: float, sent: _Sent) -> list[R | EmqError]:
+        first: list[Any] | LostReply
+        try:
+            first = await self._replies(*sent)
+        except LostReply as lost:
+            first = lost
+        return await self._drive(exchange_sent(requests, self.server, self.patience, started, first))
+
     async def run_each_durably(self, calls: Sequence[Call[R]], guarantee: Guarantee | None) -> list[R | EmqError]:
         """Run calls of one queue in one round trip, and wait until they are as durable as that."""
         if guarantee is None:
@@ -140,31 +189,36 @@ class AsyncClient:
             return None, lost
 
     async def _send(self, step: Send) -> list[Any]:
-        commands = self.server.outgoing(step.commands) if self.server.outgoing else step.commands
         if self.server.memory:
-            return await self.server.memory.asend(commands)
-        wire: AsyncWire | None = None
-        replies: list[Any] = []
-        sent = False
+            return await self.server.memory.asend(self._outgoing(step))
         try:
             wire = await self._take(step)
-            sent = True
-            seen = partial(self._seen, step.commands, replies) if self._seen else None
-            asked = wire.ask(packed(commands, step.line), len(commands), step.within_s, replies, seen)
-            await (asked if step.slot is None else self._watched(asked, wire, step))
         except (redis.exceptions.RedisError, OSError) as error:
-            if wire:
-                await wire.close()
-            raise LostReply(error, sent=sent, replies=replies) from error
+            raise LostReply(error, sent=False) from error
+        return await self._replies(*_post(wire, step, self._packed(step)))
+
+    def _outgoing(self, step: Send) -> Commands:
+        return self.server.outgoing(step.commands) if self.server.outgoing else step.commands
+
+    def _packed(self, step: Send) -> list[bytes]:
+        return packed(self._outgoing(step), step.line)
+
+    async def _replies(
+        self, wire: AsyncWire, step: Send, replies: list[Any], arrived: asyncio.Future[None]
+    ) -> list[Any]:
+        try:
+            await (arrived if step.slot is None else self._watched(arrived, wire, step))
+        except (redis.exceptions.RedisError, OSError) as error:
+            await wire.close()
+            raise LostReply(error, sent=True, replies=replies) from error
         except BaseException:
             # Cancelled in the middle: the next user must not read our replies.
-            if wire:
-                await wire.close()
+            await wire.close()
             raise
         self._idle[step.node].append(wire)
         return replies
 
-    async def _watched(self, asked: Coroutine[Any, Any, None], wire: AsyncWire, step: Send) -> None:
+    async def _watched(self, arrived: asyncio.Future[None], wire: AsyncWire, step: Send) -> None:
         """Break a connection whose node leads no more: the reply may never come."""
         looking: list[asyncio.Task[None]] = []
 
@@ -173,7 +227,7 @@ class AsyncClient:
 
         timer = asyncio.get_running_loop().call_later(LOOK_EVERY_S, look)
         try:
-            await asked
+            await arrived
         finally:
             timer.cancel()
             for task in looking:
@@ -214,3 +268,8 @@ class AsyncClient:
         except BaseException:
             await connection.disconnect(nowait=True)
             raise
+
+
+def _post(wire: AsyncWire, step: Send, parts: list[bytes], seen: Seen | None = None) -> _Sent:
+    replies: list[Any] = []
+    return wire, step, replies, wire.post(parts, len(step.commands), step.within_s, replies, seen)

@@ -71,7 +71,7 @@ def run_one(request: Request[R], server: Server, patience: Patience) -> Work[R]:
             return result
     except LostReply as lost:
         first = lost
-    (answer,) = yield from _exchange((request,), server, patience, started, first)
+    (answer,) = yield from exchange_sent((request,), server, patience, started, first)
     result = result_of(answer)
     return result
 
@@ -89,10 +89,10 @@ def exchange(requests: Sequence[Request[Any]], server: Server, patience: Patienc
         Per request its result, or the error to raise for it.
     """
     if server.route is None:
-        return (yield from _exchange(requests, server, patience, monotonic()))
+        return (yield from exchange_sent(requests, server, patience, monotonic()))
     answers: list[Any] = [OPEN] * len(requests)
     for part in server.route.parts(requests):
-        found = yield from _exchange([requests[i] for i in part], server, patience, monotonic())
+        found = yield from exchange_sent([requests[i] for i in part], server, patience, monotonic())
         for i, answer in zip(part, found, strict=True):
             answers[i] = answer
     return answers
@@ -104,14 +104,18 @@ def _one(request: Request[Any], server: Server, patience: Patience) -> Send:
     return Send((request.words,), patience.total_s)
 
 
-def _exchange(
+def exchange_sent(
     requests: Sequence[Request[Any]],
     server: Server,
     patience: Patience,
     started: float,
     first: Sequence[Any] | LostReply | None = None,
 ) -> Steps:
-    """Requests of which all go to one node. first: what came of sending them, where that was done."""
+    """The exchange of requests of which all go to one node.
+
+    Args:
+        started: monotonic seconds when it began. first: what came of sending them, where that was done.
+    """
     answers: list[Any] = [OPEN] * len(requests)
     key = _key(requests, server)
     todo = list(range(len(requests)))

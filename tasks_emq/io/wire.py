@@ -15,10 +15,8 @@ import redis
 import redis.asyncio
 from redis._parsers import BaseParser
 
-from tasks_emq.io.steps import Commands
-
-#: Called with what was sent and one reply each; an error is a reply, too.
-Seen: TypeAlias = Callable[[Commands, list[Any]], None]
+#: Called with the replies to what was sent; an error is a reply, too.
+Seen: TypeAlias = Callable[[list[Any]], None]
 
 _MORE: Final = object()
 _READ_BYTES: Final = 65_536
@@ -127,44 +125,46 @@ class AsyncWire(asyncio.Protocol):
         self._before: Any = self._transport.get_protocol()
         self._replies = _Replies()
         self._waiter: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._into: list[Any] = []
         self._count = 0
-        self._seen: Callable[[], None] | None = None
+        self._seen: Seen | None = None
         self.usable = True
+        # So that uvloop, too, writes at once and not at the end of a pass.
+        self._transport.set_write_buffer_limits(high=0)
         self._transport.set_protocol(self)
 
-    async def ask(
+    def post(
         self,
         parts: Iterable[bytes],
         count: int,
         within_s: float,
         replies: list[Any],
-        seen: Callable[[], None] | None = None,
-    ) -> None:
-        """Send something and wait for its replies.
+        seen: Seen | None = None,
+    ) -> asyncio.Future[None]:
+        """Send something, at once.
 
         Args:
             parts: of what is sent. count: replies that belong to it. within_s: for all of them.
-            replies: filled with those that come. seen: called when the last one arrives; who waits here goes on
-                in the next pass of the loop.
+            replies: filled with those that come. seen: called when the last one arrives; who waits for the future
+                goes on in the next pass of the loop.
 
-        Raises:
-            OSError, RedisError: they do not come; the connection is to be closed, as after a cancellation.
+        Returns:
+            What is done when all replies are here. When it raises OSError or RedisError, or is cancelled, the
+            connection is to be closed.
         """
-        self._into, self._count, self._seen = replies, count, seen
-        self._waiter = self._loop.create_future()
         for part in parts:
             self._transport.write(part)
-        timer = self._loop.call_later(within_s, self._fail, TimeoutError())
-        try:
-            await self._waiter
-        finally:
-            timer.cancel()
-            self._waiter = None
+        self._into, self._count, self._seen = replies, count, seen
+        self._waiter = self._loop.create_future()
+        self._timer = self._loop.call_later(within_s, self._fail, TimeoutError())
+        return self._waiter
 
     async def close(self, *, wait: bool = False) -> None:
         """Close the connection, and wait until it is; who waits for replies hears of it."""
         self.usable = False
+        if self._timer:
+            self._timer.cancel()
         await self._connection.disconnect(nowait=not wait)
 
     def data_received(self, data: bytes) -> None:
@@ -180,9 +180,13 @@ class AsyncWire(asyncio.Protocol):
         except redis.exceptions.RedisError as error:
             self._fail(error)
             return
-        self._waiter.set_result(None)
-        if self._seen:
-            self._seen()
+        if self._timer:
+            self._timer.cancel()
+        try:
+            if self._seen:
+                self._seen(self._into)
+        finally:
+            self._waiter.set_result(None)
 
     def eof_received(self) -> None:
         """The server has closed the connection."""

@@ -60,7 +60,7 @@ def by_loop(*pieces: bytes, count: int, close: bool = False) -> list[Any]:
         with theirs:
             _, writer = await asyncio.open_connection(sock=ours)
             wire = AsyncWire(SimpleNamespace(_writer=writer))  # type: ignore[arg-type]
-            asked = asyncio.create_task(wire.ask([b"PING\r\n"], count, 5, replies))
+            asked = wire.post([b"PING\r\n"], count, 5, replies)
             try:
                 for piece in pieces:
                     await asyncio.sleep(0)
@@ -118,7 +118,7 @@ def test_an_idle_connection_that_is_used_no_more(event: str) -> None:
                 theirs.shutdown(socket.SHUT_WR)
             elif event == "a reply after its time":
                 with pytest.raises(TimeoutError):
-                    await wire.ask([b"PING\r\n"], 1, 0.01, [])
+                    await wire.post([b"PING\r\n"], 1, 0.01, [])
             else:
                 theirs.sendall(b"+OK\r\n")
             async with asyncio.timeout(5):
@@ -136,9 +136,7 @@ def test_replies_are_seen_before_whoever_asked_goes_on() -> None:
         told: list[Any] = []
         replies: list[Any] = []
         with theirs:
-            asked = asyncio.create_task(
-                wire.ask([b"PING\r\n"] * 2, 2, 5, replies, lambda: told.append([*replies]))
-            )
+            asked = wire.post([b"PING\r\n"] * 2, 2, 5, replies, lambda found: told.append([*found]))
             asked.add_done_callback(lambda _: told.append("went on"))
             theirs.sendall(b"-NOSCRIPT no\r\n+B")
             while not replies:
