@@ -138,7 +138,7 @@ class AsyncClient:
     def _unless_cancelled(self, wire: AsyncWire, task: asyncio.Task[Any]) -> None:
         """A task that is cancelled before it has begun leaves its connection open: whoever is next closes it."""
         if task.cancelled():
-            wire.usable = False
+            wire.forget()
             self._idle[None].append(wire)
 
     async def _go_on(self, requests: Sequence[Request[R]], started: float, sent: _Sent) -> list[R | EmqError]:
@@ -191,10 +191,12 @@ class AsyncClient:
     async def _send(self, step: Send) -> list[Any]:
         if self.server.memory:
             return await self.server.memory.asend(self._outgoing(step))
+        began = monotonic()
         try:
             wire = await self._take(step)
         except (redis.exceptions.RedisError, OSError) as error:
             raise LostReply(error, sent=False) from error
+        step.within_s -= monotonic() - began
         return await self._replies(*_post(wire, step, self._packed(step)))
 
     def _outgoing(self, step: Send) -> Commands:

@@ -160,6 +160,12 @@ class AsyncWire(asyncio.Protocol):
         self._timer = self._loop.call_later(within_s, self._fail, TimeoutError())
         return self._waiter
 
+    def forget(self) -> None:
+        """Nobody waits for the replies any more: the connection is to be closed."""
+        self.usable, self._waiter = False, None
+        if self._timer:
+            self._timer.cancel()
+
     async def close(self, *, wait: bool = False) -> None:
         """Close the connection, and wait until it is; who waits for replies hears of it."""
         self.usable = False

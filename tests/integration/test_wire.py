@@ -19,6 +19,9 @@ from hypothesis import strategies as st
 
 from tasks_emq import App
 from tasks_emq.core.calls import Command
+from tasks_emq.io.aio import AsyncClient
+from tasks_emq.io.connect import Server
+from tasks_emq.io.exchange import Patience
 from tasks_emq.io.wire import AsyncWire, SyncWire
 
 REPLIES = b"+OK\r\n-NOSCRIPT No matching script.\r\n*2\r\n$1\r\na\r\n:1\r\n-LOADING it loads\r\n$-1\r\n"
@@ -149,6 +152,27 @@ def test_replies_are_seen_before_whoever_asked_goes_on() -> None:
             assert [str(reply) for reply in replies] == ["no", "b'B'"]
             writer.close()
             await writer.wait_closed()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("passes", [0, 1])
+def test_a_request_that_left_at_once_and_is_cancelled(valkey_url: str, passes: int) -> None:
+    """Before its task has begun, or while it waits: its connection is not used again, and none is left open."""
+
+    async def run() -> None:
+        client = AsyncClient(Server.of(valkey_url), Patience(5.0))
+        assert await client.run(Command(("CLIENT", "ID"), int)) > 0
+        sleep = Command(("BLPOP", "nothing", "5"), bytes)
+        task = client.start(client.prepare([sleep]))
+        for _ in range(passes):
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.sleep(0)
+        assert await client.run(Command(("PING",), bytes)) == b"PONG"
+        await client.close()
 
     asyncio.run(run())
 
