@@ -129,7 +129,7 @@ def taken(rows: Any, token: str) -> list[TakenJob]:
 def fetched(reply: Any, token: str) -> Fetched:
     """The answer of moveToActive-11, and the tail of every script that takes jobs on its way."""
     jobs, limited_ms, due_ms, dropped, now_ms = reply
-    return Fetched(taken(jobs, token), limited_ms, due_ms, texts(dropped) if dropped else (), now_ms)
+    return Fetched(taken(jobs, token), limited_ms, due_ms, texts(dropped), now_ms)
 
 
 @dataclass(frozen=True, slots=True)
