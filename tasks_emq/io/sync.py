@@ -186,7 +186,7 @@ class Client:
         resting = self._idle[step.node]
         if resting:
             wire = resting.pop()
-            if monotonic() - wire.used_at < _CHECK_AFTER_S or not wire.is_stale():
+            if monotonic() - wire.used_at < _CHECK_AFTER_S or not wire.can_read(0):
                 return wire
             wire.close()
         patience = min(self.server.connect_timeout_s, step.within_s) if step.node else self.patience.total_s
