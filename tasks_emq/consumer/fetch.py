@@ -48,7 +48,7 @@ class _Write:
     Args:
         arrived: called with the reply of a fetch without ends.
         parse: reads the answer of the last call, the one that fetches, when there is time.
-        left: whether it has left already.
+        left: whether it has left already. feeds: how often the queue had been said to have work by then.
         brought: what a fetch without ends has brought, whose jobs have begun.
     """
 
@@ -57,6 +57,7 @@ class _Write:
     arrived: Seen = field(init=False)
     answers: asyncio.Task[list[Any]] = field(init=False)
     left: bool = False
+    feeds: int = 0
     brought: Fetched | None = None
 
 
@@ -116,6 +117,7 @@ class Lane:
         #: Whether `drive` has nothing to do, and what was begun meanwhile.
         self._resting = False
         self._begun: _Write | None = None
+        self._feeds = 0
         self._prepared: tuple[_Write, Prepared[Any]] | None = None
         self._woken = woken
         self._loop = asyncio.get_running_loop()
@@ -129,6 +131,7 @@ class Lane:
 
     def feed(self) -> None:
         """The queue may have work: fetch."""
+        self._feeds += 1
         # A queue at its rate limit claims nothing, so it must not hold up the others either.
         self._slots.set_hungry(self._claimant, self._limited is None)
         self.parking.leave()
@@ -139,6 +142,8 @@ class Lane:
         """The queue has work, as a rule: the fetch does not wait until `drive` has its turn."""
         begun = self._begin_prepared() if self._resting else None
         self.feed()
+        if begun:
+            begun.feeds = self._feeds
         if self._resting:
             self._resting, self._begun = False, begun or self._begin()
 
@@ -211,7 +216,7 @@ class Lane:
         if write.commit.take:
             self.taking = write.commit.take.token, monotonic()
         write.answers = self._client.start(prepared)
-        write.left = prepared.left
+        write.left, write.feeds = prepared.left, self._feeds
         return write
 
     def _get_ready(self) -> None:
@@ -240,7 +245,7 @@ class Lane:
         if take and not isinstance(replies[0], Exception):
             self._read(write)
             write.brought = write.parse(replies[0])
-            self._start_all(write.brought, take, look_again=False)
+            self._start_all(write.brought, take, look_again=write.feeds != self._feeds)
             if self._claimant.hungry and not self._begun:
                 # As many as were asked for: the next leave at once, so that there are two groups of jobs.
                 self._begun = self._begin()
@@ -297,7 +302,8 @@ class Lane:
             pass
         elif take and fetched:
             # Where the server did not know a script, its call came after the fetch, which missed what it put back.
-            self._start_all(fetched, take, look_again=len(commit.calls) > 1)
+            # And the marker may have rung since the fetch left, which then says nothing of what it rang for.
+            self._start_all(fetched, take, look_again=len(commit.calls) > 1 or write.feeds != self._feeds)
         elif take:
             self._lose(take, answers[-1])  # the fetch is in the last call
         if problem:

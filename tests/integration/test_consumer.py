@@ -26,6 +26,18 @@ def proxy(server: Server) -> Iterator[Proxy]:
         yield between
 
 
+def test_a_marker_that_rings_beside_a_fetch_is_not_missed(app: App) -> None:
+    """The job comes when the fetch with the last end has found nothing, and its reply is not yet looked at."""
+
+    @app.task(name="work")
+    async def work(n: int) -> int:
+        return n
+
+    with consuming(app, **QUIET):
+        for n in range(500):
+            assert work.delay(n).result(timeout=2) == n
+
+
 def test_an_idle_consumer_gets_a_job_at_once_and_asks_nothing_before(proxy: Proxy, app: App, watch: Watch) -> None:
     """C22."""
     behind = App(proxy.url)
