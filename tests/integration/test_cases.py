@@ -63,9 +63,10 @@ def test_delayed_jobs_stay_on_the_server(app: App, client: redis.Redis) -> None:
         return int(client.info("stats")["total_net_output_bytes"]) - before
 
     told(100)
-    few = told(200)
+    # Twice each: what else is asked meanwhile differs by some thousand bytes.
+    few = max(told(200), told(300))
     work.options(delay=timedelta(hours=1)).delay_many([()] * 5000)
-    assert told(300) < few + 20_000  # 4 bytes for each of the 5,000; an id alone has 20
+    assert min(told(400), told(500)) < few + 20_000  # 4 bytes for each of the 5,000; an id alone has 20
     assert Queue("default", app=app).counts()["delayed"] == 5000
 
 
