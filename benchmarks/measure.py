@@ -55,18 +55,19 @@ QUICK: Final = Scale(
 def enqueue(peer: Peer, server: Server, scale: Scale) -> dict[str, float]:
     """One by one and in bulk, with nobody consuming; then the memory of what waits."""
     with Bench(peer, server.url) as bench:
-        one = bench.produce("one", "noop", scale.enqueue_s, timeout=_START_S + scale.enqueue_s)
-        server.flush()
-        many, waiting = _bulk(bench, server, scale)
+        rates, waiting = _rates(bench, server, scale)
         server.flush()
         server.client.config_set("hash-max-listpack-value", 1024)
         _, packed = _bulk(bench, server, scale)
-    return {
-        "one_s": one["jobs"] / one["seconds"],
-        "bulk_s": many["jobs"] / many["seconds"],
-        "waiting_bytes": waiting,
-        "waiting_packed_bytes": packed,
-    }
+    return {**rates, "waiting_bytes": waiting, "waiting_packed_bytes": packed}
+
+
+def _rates(bench: Bench, server: Server, scale: Scale) -> tuple[dict[str, float], float]:
+    """Jobs per second one by one and in bulk, and the memory of a job that waits."""
+    one = bench.produce("one", "noop", scale.enqueue_s, timeout=_START_S + scale.enqueue_s)
+    server.flush()
+    many, waiting = _bulk(bench, server, scale)
+    return {"one_s": one["jobs"] / one["seconds"], "bulk_s": many["jobs"] / many["seconds"]}, waiting
 
 
 def _bulk(bench: Bench, server: Server, scale: Scale) -> tuple[dict[str, float], float]:
@@ -159,18 +160,11 @@ def traffic(peer: Peer, server: Server, scale: Scale) -> dict[str, float]:
 def safety(peer: Peer, server: Server, scale: Scale) -> dict[str, float]:
     """Enqueue, no-ops and pick-up on one server: what its log costs."""
     with Bench(peer, server.url) as bench:
-        one = bench.produce("one", "noop", scale.enqueue_s, timeout=_START_S + scale.enqueue_s)
-        server.flush()
-        many, _ = _bulk(bench, server, scale)
+        rates, _ = _rates(bench, server, scale)
     server.flush()
     ran = throughput(peer, server, scale)
     server.flush()
-    return {
-        "one_s": one["jobs"] / one["seconds"],
-        "bulk_s": many["jobs"] / many["seconds"],
-        "noop_s": ran["noop_s"],
-        **latency(peer, server, scale),
-    }
+    return {**rates, "noop_s": ran["noop_s"], **latency(peer, server, scale)}
 
 
 #: The servers of `safety`: what they are called, and their settings.
