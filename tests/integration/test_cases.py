@@ -52,7 +52,7 @@ def test_a_pause_survives_a_restart(keeper: Server) -> None:
 
 def test_delayed_jobs_stay_on_the_server(app: App, client: redis.Redis) -> None:
     """U12: a consumer is told of the next due time alone, however many wait for theirs."""
-    # A queue of its own: whoever still listens to the events of another test's queue would be told of these jobs, too.
+    # A queue of its own: whoever still listens to the events of another test's would be told of these jobs, too.
     work = app.task(name="work", queue="due-later")(nothing)
 
     def told(count: int) -> int:

@@ -83,7 +83,7 @@ def test_a_batch_of_250_keeps_its_order(kit):
 def test_arguments_that_do_not_fit_are_refused_whole(kit, cut):
     """A batch whose argument list was cut adds nothing."""
     call = add_all(kit.keys, [new_job("a"), new_job("b")], timestamp_ms=T0)
-    with pytest.raises(redis.exceptions.ResponseError, match="EMQ addMany"):
+    with pytest.raises(redis.exceptions.ResponseError, match="EMQ addMany: two arguments a job"):
         kit.reply(replace(call, args=call.args[:-cut]))
     call = runs.finish_many(kit.keys, [Ended("a", "T", 1, "result", b"")], None, Retention())
     with pytest.raises(redis.exceptions.ResponseError, match="eight arguments a run"):
