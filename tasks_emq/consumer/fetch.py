@@ -28,7 +28,6 @@ from tasks_emq.core.runs import FINISH_BATCH, Take
 from tasks_emq.errors import EmqError, OutcomeUnknown
 from tasks_emq.io.aio import AsyncClient, Prepared
 from tasks_emq.io.exchange import Patience
-from tasks_emq.io.wire import Seen
 
 if TYPE_CHECKING:
     from tasks_emq.app import App
@@ -46,7 +45,6 @@ class _Write:
     """A write under way.
 
     Args:
-        arrived: called with the reply of a fetch without ends.
         parse: reads the answer of the last call, the one that fetches, when there is time.
         left: whether it has left already. feeds: how often the queue had been said to have work by then.
         brought: what a fetch without ends has brought, whose jobs have begun.
@@ -54,7 +52,6 @@ class _Write:
 
     commit: Commit
     parse: Callable[[Any], Any]
-    arrived: Seen = field(init=False)
     answers: asyncio.Task[list[Any]] = field(init=False)
     left: bool = False
     feeds: int = 0
@@ -202,12 +199,12 @@ class Lane:
         if not (batch or take):
             return None
         write = self._write(batch, take)
-        return self._send(write, self._client.prepare(write.commit.calls, None if batch else write.arrived))
+        seen = None if batch else partial(self._arrived, write)
+        return self._send(write, self._client.prepare(write.commit.calls, seen))
 
     def _write(self, batch: Sequence[Pending], take: Take | None) -> _Write:
         commit = plan(self.keys, batch, take, self._retention, self._metrics, self._settings.max_stalled)
         write = _Write(commit, _as_it_is)
-        write.arrived = partial(self._arrived, write)
         if take:
             write.parse, commit.calls[-1].parse = commit.calls[-1].parse, _as_it_is
         return write
@@ -224,7 +221,7 @@ class Lane:
         count = min(self._slots.available, self._most)
         if count > 0:
             write = self._write((), self._new_take(count))
-            self._prepared = write, self._client.prepare(write.commit.calls, write.arrived)
+            self._prepared = write, self._client.prepare(write.commit.calls, partial(self._arrived, write))
 
     def _begin_prepared(self) -> _Write | None:
         """Send the fetch that was made before the sleep, where it is still what is wanted."""
