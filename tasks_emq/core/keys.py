@@ -138,18 +138,22 @@ def new_job_id(now_ms: int) -> str:
 
     Source: design T12
     """
-    return new_job_ids(now_ms, 1)[0]
+    return f"j{_stamp(now_ms // 3844)}{_PAIRS[now_ms % 3844]}{_random(12)[:12]}"
 
 
 def new_job_ids(now_ms: int, count: int) -> list[str]:
     """So many fresh ids of one moment."""
+    head, size = f"j{_stamp(now_ms // 3844)}{_PAIRS[now_ms % 3844]}", 12 * count
+    text = _random(size)
+    return [head + text[start : start + 12] for start in range(0, size, 12)]
+
+
+def _random(size: int) -> str:
+    """At least so many characters of base62."""
     # Asked anew for each call: what was read ahead would be in both processes after a fork. One byte in 32 is left
     # out, so that no character is more likely than another.
-    size, text = 12 * count, ""
-    while len(text) < size:
-        text += os.urandom(size + size // 16 + 8).translate(_AS_BASE62, _LEFT_OUT).decode()
-    head = f"j{_stamp(now_ms // 3844)}{_PAIRS[now_ms % 3844]}"
-    return [head + text[start : start + 12] for start in range(0, size, 12)]
+    text = os.urandom(size + size // 16 + 8).translate(_AS_BASE62, _LEFT_OUT).decode()
+    return text if len(text) >= size else text + _random(size - len(text))
 
 
 @lru_cache(maxsize=16)

@@ -99,6 +99,8 @@ case("moveToActive-11", "empty", at.empty, fetch())
 for _state, _prepare in at.READY.items():
     case("moveToActive-11", _state, _prepare, fetch())
 case("moveToActive-11", "one of many", at.mixed, fetch(1))
+case("moveToActive-11", "one job", at.lone, fetch())
+case("moveToActive-11", "one of three", at.waiting, fetch(1))
 case("moveToActive-11", "consumer's own limit", at.waiting, fetch(3, (2, 1000)))
 
 # ---- ending: `a` runs, then comes the rest of the state

@@ -23,6 +23,13 @@ def empty(kit: Kit) -> None:
     """Nothing."""
 
 
+def lone(kit: Kit) -> None:
+    """One job, which ran before, and one that is due much later."""
+    kit.add("w1")
+    kit.client.hset(kit.key("w1"), "ats", 2)
+    kit.add("d1", delay_ms=10**8)
+
+
 def waiting(kit: Kit) -> None:
     for job_id in ("w1", "w2", "w3"):
         kit.add(job_id)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import hashlib
+import re
+from dataclasses import dataclass, field, replace
 from itertools import product
 
 import pytest
@@ -11,6 +13,7 @@ from queue_kit import LOCK_MS, T0, Kit, take
 
 from tasks_emq.core import runs
 from tasks_emq.core.replies import Fetched
+from tasks_emq.core.scripts import Script
 
 #: Ids without a job that one call drops. Source: lua/includes/fetch.lua
 MOST = 100
@@ -148,3 +151,57 @@ def test_a_job_that_may_not_be_read_is_not_missing(kit: Kit) -> None:
             Kit(user).reply(call)
     kit.client.execute_command("ACL", "DELUSER", "half")
     assert kit.changed(before) == set()
+
+
+#: What a queue with one job may be like besides: commands by the short name of their key.
+SETTINGS: dict[str, list[tuple[object, ...]]] = {
+    "nothing": [],
+    "a later job": [("ZADD", "delayed", DUE * 4096, "later")],
+    "a due job": [("ZADD", "delayed", T0 * 4096 + 4095, "due")],
+    "paused": [("HSET", "meta", "paused", 1)],
+    "room": [("HSET", "meta", "concurrency", 5)],
+    "no room": [("HSET", "meta", "concurrency", 1), ("LPUSH", "active", "b")],
+    "a rate": [("HSET", "meta", "max", 5, "duration", 1000)],
+    "half a rate": [("HSET", "meta", "max", 5)],
+    "a rate that is used up": [("SET", "limiter", 2**53 - 1)],
+    "a rate that is not": [("SET", "limiter", 1, "PX", 60_000)],
+    "others run": [("LPUSH", "active", "b", "c")],
+    "one with a priority": [("ZADD", "prioritized", 1, "p")],
+    "a field that is no number": [("HSET", "a", "ats", "x")],
+    "a field of an earlier run": [("HSET", "a", "ats", 7)],
+    "no hash": [("DEL", "a")],
+    "a hash of another type": [("DEL", "a"), ("SET", "a", 1)],
+    **{
+        f"{key} of another type": [("DEL", key), ("SADD", key, 1)]
+        for key in ("wait", "active", "prioritized", "events", "delayed", "meta", "limiter", "marker", "pc")
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+@pytest.mark.parametrize(("count", "token"), [(1, "T"), (100, "T"), (100, "0"), (0, "T")])
+def test_one_job_by_either_way(kit: Kit, settings: list[tuple[object, ...]], count: int, token: str) -> None:
+    """What is fetched without the general functions is fetched as they would: the same reply and the same keys."""
+
+    def found(script: Script) -> tuple[object, object]:
+        kit.client.flushall()
+        kit.client.hset(kit.key("a"), mapping={"name": "work", "args": "p"})
+        kit.client.lpush(kit.key("wait"), "a")
+        for command, key, *words in settings:
+            kit.client.execute_command(command, kit.key(key), *words)  # type: ignore[no-untyped-call]
+        call = replace(runs.move_to_active(kit.keys, take(token, count, "w"), ts_ms=T0), script=script)
+        try:
+            reply = kit.reply(call)
+        except redis.exceptions.ResponseError as error:
+            # Where in the script it was raised is another line.
+            reply = re.sub(r"script.*", "", str(error))
+        events = kit.events() if kit.client.type(kit.key("events")) == b"stream" else []
+        held = {key: value for key, (value, _) in kit.dump().items() if not key.endswith(b":events")}
+        return reply, (events, held, {key: kit.client.pttl(key) > 0 for key in held})
+
+    script = runs.move_to_active(kit.keys, take()).script
+    text = script.text.replace("most <= 100", "most <= 0", 1)
+    general = replace(script, text=text, sha=hashlib.sha1(text.encode()).hexdigest())
+    assert text != script.text
+    assert found(script) == found(general)
+    kit.client.flushall()  # keys of another type are none of ours

@@ -200,7 +200,7 @@ def test_the_commands_of_the_hot_path(kit: Kit) -> None:
         return len(steps_of(kit, call))
 
     assert commands(calls.add_job(kit.keys, new_job("a"))) == 10
-    assert commands(runs.move_to_active(kit.keys, take("T"))) == 14
+    assert commands(runs.move_to_active(kit.keys, take("T", 50, "worker"))) == 11
     end = runs.Ended("a", "T", 1, "result", b"r")
     assert commands(runs.move_to_finished(kit.keys, end, None, keep)) == 20
     assert commands(add_all(kit.keys, jobs)) == 310
