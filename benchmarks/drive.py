@@ -1,11 +1,12 @@
 """Drives one peer inside its own virtual environment: `python -m benchmarks.drive PEER COMMAND ...`.
 
     one TASK SECONDS        enqueue one by one, each waited for
+    aone TASK SECONDS       the same by the awaited form, of a peer that has two
     many TASK JOBS SECONDS  enqueue in batches, until so many jobs or so long
     pace COUNT GAP_MS       enqueue stamps, one by one, with a pause in between
     consume WORKERS         run a consumer; 0: as many jobs at once as suits the peer's no-ops best
 
-The first three print `{"jobs": n, "seconds": s}`. Standard library only, beside the peer.
+The first four print `{"jobs": n, "seconds": s}`. Standard library only, beside the peer.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
 from benchmarks.work import ARGUMENT_SIZE
@@ -37,13 +38,13 @@ class Producer(Protocol):
         """Enqueue a batch, by the peer's bulk call where it has one."""
 
 
-async def _one(producer: Producer, task: str, seconds: float) -> dict[str, float]:
+async def _one(one: Callable[[str, str], Awaitable[None]], task: str, seconds: float) -> dict[str, float]:
     for _ in range(_WARM_UP):
-        await producer.one(task, _TEXT)
+        await one(task, _TEXT)
     jobs, started = 0, time.perf_counter()
     while time.perf_counter() - started < seconds:
         for _ in range(10):
-            await producer.one(task, _TEXT)
+            await one(task, _TEXT)
         jobs += 10
     return {"jobs": jobs, "seconds": time.perf_counter() - started}
 
@@ -66,9 +67,9 @@ async def _pace(producer: Producer, count: int, gap_ms: float) -> dict[str, floa
 
 
 async def _produce(peer: Any, url: str, command: str, words: Sequence[str]) -> None:
-    producer: Producer = await peer.producer(url)
-    if command == "one":
-        result = await _one(producer, words[0], float(words[1]))
+    producer: Any = await peer.producer(url)
+    if command in ("one", "aone"):
+        result = await _one(getattr(producer, command), words[0], float(words[1]))
     elif command == "many":
         result = await _many(producer, words[0], int(words[1]), float(words[2]))
     else:

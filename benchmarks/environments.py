@@ -24,6 +24,7 @@ class Peer:
 
     Args:
         name: of its module in `benchmarks.peers`. settings: in words. bulk: whether it has a bulk call.
+        awaited: whether it has an awaited form of its add beside the blocking one.
         no_io: why it cannot run 100 I/O jobs at once, or empty.
         most_jobs: of a throughput, so that a slow peer gets them done; None for no bound.
         command: to which a driver's command is appended.
@@ -33,6 +34,7 @@ class Peer:
     name: str
     settings: str
     bulk: bool
+    awaited: bool
     no_io: str
     most_jobs: int | None
     command: tuple[str, ...]
@@ -68,8 +70,8 @@ def prepare(name: str, work: Path) -> Peer:
         command = [str(python), "-m", "benchmarks.drive", name]
         environment, versions = {"PYTHONPATH": str(ROOT)}, _python_versions(python)
     return Peer(
-        name, module.SETTINGS, module.BULK, getattr(module, "NO_IO", ""), getattr(module, "MOST_JOBS", None),
-        tuple(command), environment, versions,
+        name, module.SETTINGS, module.BULK, getattr(module, "AWAITED", False), getattr(module, "NO_IO", ""),
+        getattr(module, "MOST_JOBS", None), tuple(command), environment, versions,
     )  # fmt: skip
 
 

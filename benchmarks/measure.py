@@ -57,6 +57,9 @@ def enqueue(peer: Peer, server: Server, scale: Scale) -> dict[str, float]:
     with Bench(peer, server.url) as bench:
         rates, waiting = _rates(bench, server, scale)
         server.flush()
+        if peer.awaited:
+            rates["aone_s"] = _one(bench, "aone", scale)
+            server.flush()
         server.client.config_set("hash-max-listpack-value", 1024)
         _, packed = _bulk(bench, server, scale)
     return {**rates, "waiting_bytes": waiting, "waiting_packed_bytes": packed}
@@ -64,10 +67,15 @@ def enqueue(peer: Peer, server: Server, scale: Scale) -> dict[str, float]:
 
 def _rates(bench: Bench, server: Server, scale: Scale) -> tuple[dict[str, float], float]:
     """Jobs per second one by one and in bulk, and the memory of a job that waits."""
-    one = bench.produce("one", "noop", scale.enqueue_s, timeout=_START_S + scale.enqueue_s)
+    one_s = _one(bench, "one", scale)
     server.flush()
     many, waiting = _bulk(bench, server, scale)
-    return {"one_s": one["jobs"] / one["seconds"], "bulk_s": many["jobs"] / many["seconds"]}, waiting
+    return {"one_s": one_s, "bulk_s": many["jobs"] / many["seconds"]}, waiting
+
+
+def _one(bench: Bench, command: str, scale: Scale) -> float:
+    one = bench.produce(command, "noop", scale.enqueue_s, timeout=_START_S + scale.enqueue_s)
+    return one["jobs"] / one["seconds"]
 
 
 def _bulk(bench: Bench, server: Server, scale: Scale) -> tuple[dict[str, float], float]:

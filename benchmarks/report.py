@@ -50,6 +50,8 @@ COST: Final = (
     Figure("waiting_packed_bytes", "the same, hash-max-listpack-value 1024"),
     Figure("finished_bytes", "bytes per finished job"),
 )
+#: Of a peer that has two forms of an add, the blocking one being in `SPEED`.
+_AWAITED: Final = Figure("aone_s", "enqueue one by one, awaited, jobs/s", more=True)
 FIGURES: Final = (*SPEED, *WAITING, *COST)
 #: What is measured on a server with a log, too.
 SAFETY: Final = (*SPEED[:3], *WAITING[:2])
@@ -131,6 +133,8 @@ def _page(results: Results) -> Iterator[str]:
     for title, figures in (("Speed", SPEED), ("Waiting and idling", WAITING), ("What a job costs", COST)):
         yield from ("", f"## {title}", "")
         yield from _table(results, figures)
+        if figures is SPEED:
+            yield from _awaited(results)
     yield from _safety(results)
     yield from _limit(results)
     yield from _depth(results)
@@ -154,6 +158,12 @@ def _table(results: Results, figures: Sequence[Figure]) -> Iterator[str]:
     yield "|---" + "|---:" * len(figures) + "|"
     for name in results.peers:
         yield f"| {name} | " + " | ".join(_cell(results, name, figure) for figure in figures) + " |"
+
+
+def _awaited(results: Results) -> Iterator[str]:
+    for name in results.peers:
+        if found := results.values.get(name, {}).get(_AWAITED.key):
+            yield from ("", f"{name} one by one by its awaited form: {_spread(found, _AWAITED)} jobs/s.")
 
 
 def _cell(results: Results, name: str, figure: Figure) -> str:
@@ -264,6 +274,7 @@ def _goals(results: Results) -> Iterator[str]:
         Goal("no-ops, share of the limit", against("noop_s", results.median("limit", "limit_noop_s")), least=0.6),
         Goal("round trips per job, 100 in flight", trips and round(trips, 3), most=0.01),
         Goal("one by one against the fastest peer", against("one_s", fastest and fastest[1]), least=1),
+        Goal("one by one, awaited, against the fastest peer", against("aone_s", fastest and fastest[1]), least=1),
         Goal("bulk against the fastest peer", against("bulk_s", bulk and bulk[1]), least=1.5),
         Goal("bulk, share of the limit", against("bulk_s", results.median("limit", "limit_bulk_s")), least=0.6),
         Goal(
@@ -271,6 +282,14 @@ def _goals(results: Results) -> Iterator[str]:
         ),
         Goal("pick-up p50, ms", ours("pickup_p50_ms"), most=1),
         Goal("pick-up p99, ms", ours("pickup_p99_ms"), most=2),
+        *(
+            Goal(
+                f"{figure.title.removesuffix(', ms')} against the fastest peer",
+                _than_best(results, figure),
+                least=1,
+            )
+            for figure in WAITING[:2]
+        ),
         Goal("idle consumer, commands/s", ours("idle_commands_s"), most=1),
         Goal("idle consumer, CPU %", ours("idle_client_cpu"), most=0.1),
         Goal("bytes per waiting job, 40 characters", results.median("limit", "short_bytes"), most=330),
@@ -280,6 +299,12 @@ def _goals(results: Results) -> Iterator[str]:
     ]
     yield from ("", "## What was to be reached", "", "| | goal | found | |", "|---|---:|---:|---|")
     yield from (goal.row for goal in goals)
+
+
+def _than_best(results: Results, figure: Figure) -> float | None:
+    """How many times as good as the best peer tasks_emq is."""
+    mine, best = results.median("tasks_emq", figure.key), results.best(figure)
+    return None if mine is None or best is None else _ratio(mine, best[1], figure)
 
 
 def _losses_and_wins(results: Results) -> Iterator[str]:

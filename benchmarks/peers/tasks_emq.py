@@ -9,7 +9,7 @@ from benchmarks import work
 
 PACKAGES = ("-e {root}[uvloop]", "uvloop==0.23.0", "hiredis==3.5.0")
 SETTINGS = "defaults: concurrency 100, results kept; coroutine tasks, uvloop"
-BULK = True
+BULK = AWAITED = True
 
 
 async def noop(text: str) -> None:
@@ -26,7 +26,7 @@ COROUTINES: Mapping[str, Callable[[str], Any]] = {"noop": noop, "io": work.async
 
 
 class Producer:
-    """Enqueues by `.delay()` and `.delay_many()`, the blocking forms."""
+    """Enqueues by `.delay()` and `.delay_many()`, the blocking forms, and by `adelay`."""
 
     def __init__(self, url: str, functions: Mapping[str, Callable[[str], Any]]) -> None:
         from tasks_emq import App
@@ -37,6 +37,10 @@ class Producer:
     async def one(self, task: str, text: str) -> None:
         """Enqueue one job."""
         self._tasks[task].delay(text)
+
+    async def aone(self, task: str, text: str) -> None:
+        """Enqueue one job by the awaited form."""
+        await self._tasks[task].adelay(text)
 
     async def many(self, task: str, texts: Sequence[str]) -> None:
         """Enqueue a batch."""
