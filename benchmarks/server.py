@@ -101,6 +101,11 @@ class Server:
         info = self.info()
         return float(info["used_cpu_user"]) + float(info["used_cpu_sys"]), int(info["total_writes_processed"])
 
+    @property
+    def pid(self) -> int:
+        """Of its process."""
+        return self._process.pid
+
     def cpu_s(self) -> float:
         """CPU seconds that the server has used."""
         return self.spent()[0]
