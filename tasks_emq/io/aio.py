@@ -6,7 +6,7 @@ import asyncio
 from collections import defaultdict, deque
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -39,13 +39,14 @@ class Prepared(Generic[R]):
     """Requests that are ready to leave.
 
     Args:
-        requests: of one server. packed: what leaves, where that is known. seen: as in `prepare`.
+        requests: of one server. step, packed: what leaves, where that is known. seen: as in `prepare`.
         left: whether they have left.
     """
 
     requests: Sequence[Request[R]]
-    packed: list[bytes] | None
-    seen: Seen | None
+    step: Send | None = None
+    packed: list[bytes] = field(default_factory=list)
+    seen: Seen | None = None
     left: bool = False
 
 
@@ -119,19 +120,18 @@ class AsyncClient:
                 task goes on in the next pass of the loop. An error is a reply, too.
         """
         if self.server.route is not None or self.server.memory:
-            return Prepared(requests, None, seen)
+            return Prepared(requests)
         step = Send([request.words for request in requests], self.patience.total_s)
-        return Prepared(requests, self._packed(step), seen)
+        return Prepared(requests, step, self._packed(step), seen)
 
     def start(self, prepared: Prepared[R]) -> asyncio.Task[list[R | EmqError]]:
         """`run_each` as a task. Where a connection to the one server rests, the requests leave at once."""
-        loop, resting = asyncio.get_running_loop(), self._idle[None]
-        if not prepared.packed or not resting or not resting[-1].usable:
-            return loop.create_task(self.run_each(prepared.requests))
+        resting, step = self._idle[None], prepared.step
+        if not step or not resting or not resting[-1].usable:
+            return asyncio.get_running_loop().create_task(self.run_each(prepared.requests))
         wire, prepared.left = resting.pop(), True
-        step = Send([()] * len(prepared.requests), self.patience.total_s)
         sent = _post(wire, step, prepared.packed, prepared.seen)
-        task = loop.create_task(self._go_on(prepared.requests, monotonic(), sent))
+        task = asyncio.get_running_loop().create_task(self._go_on(prepared.requests, monotonic(), sent))
         task.add_done_callback(partial(self._unless_cancelled, wire))
         return task
 
