@@ -22,9 +22,10 @@ from tasks_emq.consumer.reclaim import Reclaims
 from tasks_emq.consumer.run import Runner
 from tasks_emq.consumer.settings import QueueShare, Settings
 from tasks_emq.consumer.slots import Slots
+from tasks_emq.consumer.takes import Takes
 from tasks_emq.core.job import number
 from tasks_emq.core.replies import Fetched, TakenJob
-from tasks_emq.core.runs import FINISH_BATCH, Take
+from tasks_emq.core.runs import Take
 from tasks_emq.errors import EmqError, OutcomeUnknown
 from tasks_emq.io.aio import AsyncClient, Prepared
 from tasks_emq.io.exchange import Patience
@@ -36,8 +37,6 @@ log = logging.getLogger("tasks_emq.consumer")
 
 #: A reply that takes longer is taken for lost.
 _REPLY_S: Final = 10.0
-#: How often a queue at its rate limit is asked: a limit that was raised or taken off holds from then on.
-_LIMIT_S: Final = 1.0
 
 
 @dataclass(slots=True)
@@ -66,8 +65,7 @@ class Lane:
     """Serves one queue.
 
     `drive` has at most one write under way; outcomes that gather meanwhile go out together in the next, which also
-    fetches for free slots: for half of all at the most, so that the jobs of one fetch run while the server works
-    on the ends of the other. `parking` sleeps on the marker while the queue is empty.
+    fetches for free slots. `parking` sleeps on the marker while the queue is empty.
 
     Args:
         app, share, settings: what and how. slots: shared with the other lanes. pool: threads.
@@ -91,25 +89,19 @@ class Lane:
         self.idle_since: float | None = None
         self.trouble: str | None = None
         self.tally = Tally()
-        #: The token of the fetch that is under way, and since when, monotonic seconds.
-        self.taking: tuple[str, float] | None = None
         self._settings = settings
-        self._most = min(FINISH_BATCH, slots.half)
         self._retention = app.retention(share.name)
         self._metrics = (app.metrics if settings.metrics is None else settings.metrics) or None
-        #: Called with each job that is ours now, before it starts; and whether none may be taken for the moment.
+        #: Called with each job that is ours now, before it starts.
         self.took: Callable[[Sequence[TakenJob]], None] | None = None
-        self.holding = False
         self._slots = slots
-        self._claimant = slots.join(share)
+        self.takes = Takes(share, settings, slots, token_prefix, wake=self.wake, feed=self.feed)
         self._client = AsyncClient(app.server, Patience(_REPLY_S, once=True))
         runner = Runner(app, share.name, settings, cells.can_run)
         self.live = LiveRuns(app, self.keys, self._client, runner, slots, pool, cells, self.tally)
         self.running = self.live.running
         self._ends = Ends(self.live, self._changed)
         self.parking = Park(app, self.keys, settings, slots, ready=self._get_ready, feed=self._feed_at_once)
-        self._token_prefix = token_prefix
-        self._tokens = 0
         self._wake = asyncio.Event()
         #: Whether `drive` has nothing to do, and what was begun meanwhile.
         self._resting = False
@@ -117,20 +109,15 @@ class Lane:
         self._feeds = 0
         self._prepared: tuple[_Write, Prepared[Any]] | None = None
         self._woken = woken
-        self._loop = asyncio.get_running_loop()
-        self._limited: asyncio.TimerHandle | None = None
-        self._paced: asyncio.TimerHandle | None = None
         self._reclaims = Reclaims(
             self.keys, self._client, settings.lock_ms, found=self._found_again, changed=self.wake
         )
-        self.fetching = True
         self.closed = False
 
     def feed(self) -> None:
         """The queue may have work: fetch."""
         self._feeds += 1
-        # A queue at its rate limit claims nothing, so it must not hold up the others either.
-        self._slots.set_hungry(self._claimant, self._limited is None)
+        self.takes.wanted(hungry=True)
         self.parking.leave()
         self.idle_since = None
         self._wake.set()
@@ -143,14 +130,6 @@ class Lane:
             begun.feeds = self._feeds
         if self._resting:
             self._resting, self._begun = False, begun or self._begin()
-
-    def _unlimited(self) -> None:
-        self._limited = None
-        self.feed()
-
-    def _paced_out(self) -> None:
-        self._paced = None
-        self._wake.set()
 
     def wake(self) -> None:
         """Something changed: look again."""
@@ -173,7 +152,7 @@ class Lane:
             while under_way or not (self.closed and self.settled):
                 answers = await under_way.answers if under_way else []
                 if under_way:
-                    self._read(under_way)
+                    self.takes.arrived(under_way.commit.take)
                 # Ends leave before the answers to the last ones are looked at, so that the server works meanwhile.
                 # A fetch alone waits: those answers say whether there is anything to fetch.
                 begun, self._begun = self._begun, None
@@ -194,7 +173,8 @@ class Lane:
 
     def _begin(self) -> _Write | None:
         """Send what has gathered, and fetch for free slots; None when there is nothing to do."""
-        take = None if self._ends.limiting else self._take()
+        limiting, along = self._ends.limiting, bool(self._ends)
+        take = None if limiting else self.takes.next(along=along, in_trouble=self.trouble is not None)
         batch = self._ends.next_batch()
         if not (batch or take):
             return None
@@ -211,66 +191,36 @@ class Lane:
 
     def _send(self, write: _Write, prepared: Prepared[Any]) -> _Write:
         if write.commit.take:
-            self.taking = write.commit.take.token, monotonic()
+            self.takes.left(write.commit.take)
         write.answers = self._client.start(prepared)
         write.left, write.feeds = prepared.left, self._feeds
         return write
 
     def _get_ready(self) -> None:
         """Make the fetch that follows the marker before the sleep: then a job does not wait for that."""
-        count = min(self._slots.available, self._most)
-        if count > 0:
-            write = self._write((), self._new_take(count))
+        if take := self.takes.planned():
+            write = self._write((), take)
             self._prepared = write, self._client.prepare(write.commit.calls, partial(self._arrived, write))
 
     def _begin_prepared(self) -> _Write | None:
         """Send the fetch that was made before the sleep, where it is still what is wanted."""
         prepared, self._prepared = self._prepared, None
-        if not prepared or not self._may_fetch or self._ends or self.trouble:
+        if not prepared or not self.takes.allowed or self._ends or self.trouble:
             return None
         write, ready = prepared
         take = write.commit.take
-        if not take or (count := self._slots.claim(self._claimant, take.count)) < take.count:
-            if take:
-                self._slots.unclaim(count)
-            return None
-        return self._send(write, ready)
+        return self._send(write, ready) if take and self.takes.claimed(take) else None
 
     def _arrived(self, write: _Write, replies: list[Any]) -> None:
         """The reply to a fetch without ends is here: its jobs begin now, not when `drive` has its turn."""
         take = write.commit.take
         if take and not isinstance(replies[0], Exception):
-            self._read(write)
+            self.takes.arrived(take)
             write.brought = write.parse(replies[0])
             self._start_all(write.brought, take, look_again=write.feeds != self._feeds)
-            if self._claimant.hungry and not self._begun:
+            if self.takes.hungry and not self._begun:
                 # As many as were asked for: the next leave at once, so that there are two groups of jobs.
                 self._begun = self._begin()
-
-    def _read(self, write: _Write) -> None:
-        """What its fetch has taken is known here from now on."""
-        if write.commit.take and self.taking and self.taking[0] == write.commit.take.token:
-            self.taking = None
-
-    def _take(self) -> Take | None:
-        """Claim slots for a fetch: when the queue may have work, and along with every end."""
-        if not self._may_fetch or not (self._claimant.hungry or self._ends):
-            return None
-        # While its node cannot be reached it asks with one slot: the others have the rest when no reply comes.
-        count = self._slots.claim(self._claimant, 1 if self.trouble else self._most)
-        if not count:
-            if self._slots.wait_s and not self._paced:
-                self._paced = self._loop.call_later(self._slots.wait_s, self._paced_out)
-            return None
-        return self._new_take(count)
-
-    @property
-    def _may_fetch(self) -> bool:
-        return self.fetching and not self.holding and not self._limited
-
-    def _new_take(self, count: int) -> Take:
-        self._tokens += 1
-        return Take(f"{self._token_prefix}{self._tokens}", count, self._settings.lock_ms, self._settings.name)
 
     def _lose(self, take: Take, error: EmqError) -> None:
         self._slots.unclaim(take.count)
@@ -319,10 +269,10 @@ class Lane:
         self._ends.put_back(lost)
         # The slots are for the others meanwhile, who may have found none free: on a Cluster the node of this queue
         # may be the only one that is away.
-        self._slots.set_hungry(self._claimant, False)
+        self.takes.wanted(hungry=False)
         self._woken()
         await asyncio.sleep(random.uniform(0.05, 0.5))
-        if self.fetching:
+        if self.takes.fetching:
             self.feed()
 
     def _start_all(self, fetched: Fetched, take: Take, *, look_again: bool) -> None:
@@ -334,26 +284,26 @@ class Lane:
         for job_id in fetched.dropped:
             log.warning("queue %s: id %r stood in the queue without a job; dropped", self.keys.queue, job_id)
         if fetched.limited_ms:
-            self._slots.set_hungry(self._claimant, False)
-            self._limited = self._loop.call_later(min(fetched.limited_ms / 1000, _LIMIT_S), self._unlimited)
+            self.takes.limit(fetched.limited_ms)
         elif look_again and missing:
             self.feed()
         elif missing and not fetched.dropped:
             self._rest(fetched)
         else:
             # As many as were asked for: there may be more.
-            self._slots.set_hungry(self._claimant, self.fetching)
+            self.takes.wanted(hungry=True)
         self._slots.started(len(fetched.jobs))
         if self.took and fetched.jobs:
             self.took(fetched.jobs)
         # Jobs of a fetch that was under way when the stop came go back to the head, the last one first.
-        for taken in fetched.jobs if self.fetching else reversed(fetched.jobs):
-            self.live.start(taken, fetched.now_ms, giving_back=not self.fetching)
+        going_on = self.takes.fetching
+        for taken in fetched.jobs if going_on else reversed(fetched.jobs):
+            self.live.start(taken, fetched.now_ms, giving_back=not going_on)
         self._woken()
 
     def _rest(self, fetched: Fetched) -> None:
         """The queue is empty: park until the marker, the next due time or the longest sleep."""
-        self._slots.set_hungry(self._claimant, False)
+        self.takes.wanted(hungry=False)
         self.idle_since = self.idle_since or monotonic()
         self.parking.enter((fetched.due_ms - fetched.now_ms) / 1000 if fetched.due_ms else None)
 
@@ -368,13 +318,13 @@ class Lane:
             self._slots.started(1)
             if self.took:
                 self.took([taken])
-            self.live.start(taken, number(taken.fields, b"processedOn"), giving_back=not self.fetching)
+            self.live.start(taken, number(taken.fields, b"processedOn"), giving_back=not self.takes.fetching)
 
     def stop_fetching(self) -> None:
         """Take no more jobs; those that are on their way go back."""
-        self.fetching = False
+        self.takes.fetching = False
         self._reclaims.hurry()
-        self._slots.set_hungry(self._claimant, False)
+        self.takes.wanted(hungry=False)
         self._wake.set()
 
     def close(self) -> None:

@@ -62,8 +62,8 @@ async def watch_renewals(renewer: Renewer, lanes: Sequence[Lane], settings: Sett
             raise RuntimeError("what renews the locks has died")
         late = monotonic() - renewer.renewed_at > settings.lock * 2 / 3
         for lane in lanes:
-            if lane.holding != late:
-                lane.holding = late
+            if lane.takes.holding != late:
+                lane.takes.holding = late
                 lane.feed()
 
 
@@ -149,8 +149,10 @@ class LockThread(threading.Thread):
                     self._tell(lane.live.lose, run)
                 else:
                     run.renewed = now
-        if lane.taking and now - lane.taking[1] >= self._settings.lock / 6:
-            self._renew_unread(lane, lane.taking[0])
+        # Read once: the loop may take it away in between.
+        fetch = lane.takes.under_way
+        if fetch and now - fetch[1] >= self._settings.lock / 6:
+            self._renew_unread(lane, fetch[0])
 
     def _renew_unread(self, lane: Lane, token: str) -> None:
         """Keep the jobs of a fetch whose reply waits for a blocked loop to read it."""

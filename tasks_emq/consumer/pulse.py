@@ -163,7 +163,7 @@ class Pulse:
         if not lanes:
             return ["it starts"]
         found = [f"queue {lane.keys.queue}: {lane.trouble}" for lane in lanes if lane.trouble]
-        found += [f"queue {lane.keys.queue}: fetches no more" for lane in lanes if not lane.fetching]
+        found += [f"queue {lane.keys.queue}: fetches no more" for lane in lanes if not lane.takes.fetching]
         if getattr(self.renewer, "failing_since", None) is not None:
             found.append("locks cannot be renewed")
         return found

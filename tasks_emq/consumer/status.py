@@ -41,7 +41,7 @@ def health_of(renewer: Renewer | None, lanes: Sequence[Lane], settings: Settings
     age = monotonic() - renewer.renewed_at
     renewing = renewer.is_alive() and age <= settings.lock * 2 / 3
     return Health(
-        fetching=renewing and all(lane.fetching for lane in lanes),
+        fetching=renewing and all(lane.takes.fetching for lane in lanes),
         renewing=renewing,
         renewed_s=age,
         trouble=tuple(f"{lane.keys.queue}: {lane.trouble}" for lane in lanes if lane.trouble),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +14,8 @@ from waiting import eventually
 
 from tasks_emq import App, BrokerError
 from tasks_emq.consumer.locks import LockThread
+from tasks_emq.consumer.settings import Settings
+from tasks_emq.core.keys import QueueKeys
 
 
 @pytest.fixture
@@ -80,7 +84,7 @@ def test_no_job_is_taken_while_locks_are_not_renewed(
         eventually(lambda: gate.entered)
         failing[0] = True
         eventually(lambda: not consumer.health.renewing)
-        eventually(lambda: consumer._lanes[0].holding)
+        eventually(lambda: consumer._lanes[0].takes.holding)
         assert not consumer.health.ok
         waiting = quick.delay()
         assert waiting.state() == "waiting"
@@ -129,3 +133,28 @@ def test_one_that_has_not_started_is_not_well(app: App) -> None:
     with consuming(app) as consumer:
         eventually(lambda: consumer.health.ok)
     assert not consumer.health.ok
+
+
+def test_a_fetch_whose_reply_comes_meanwhile() -> None:
+    """The loop reads a reply between two looks of the thread: what the thread saw first is what it renews."""
+
+    class Arriving:
+        looks = 0
+
+        @property
+        def under_way(self) -> tuple[str, float] | None:
+            self.looks += 1
+            return ("token", 0.0) if self.looks == 1 else None
+
+    asked: list[Any] = []
+
+    def run(call: Any) -> Any:
+        asked.append(call.args)
+        return SimpleNamespace(cursor=0)
+
+    lane: Any = SimpleNamespace(running={}, takes=Arriving(), keys=QueueKeys("default"))
+    thread: Any = SimpleNamespace(failing_since=None, _settings=Settings(), _client=SimpleNamespace(run=run))
+    thread._renew_unread = partial(LockThread._renew_unread, thread)
+    LockThread._renew(thread, lane)
+    assert len(asked) == 1
+    assert "token" in str(asked[0])
