@@ -12,8 +12,8 @@ import redis
 from queue_kit import LOCK_MS, T0, Kit, take
 
 from tasks_emq.core import runs
+from tasks_emq.core.calls import pack
 from tasks_emq.core.replies import Fetched
-from tasks_emq.core.scripts import Script
 
 #: Ids without a job that one call drops. Source: lua/includes/fetch.lua
 MOST = 100
@@ -178,18 +178,20 @@ SETTINGS: dict[str, list[tuple[object, ...]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
-@pytest.mark.parametrize(("count", "token"), [(1, "T"), (100, "T"), (100, "0"), (0, "T")])
-def test_one_job_by_either_way(kit: Kit, settings: list[tuple[object, ...]], count: int, token: str) -> None:
-    """What is fetched without the general functions is fetched as they would: the same reply and the same keys."""
-
-    def found(script: Script) -> tuple[object, object]:
+def by_either_way(kit: Kit, settings: list[tuple[object, ...]], options: dict[str, object]) -> list[object]:
+    """What a fetch of a queue with one job answers and leaves: as the script is, and by the general way alone."""
+    script = runs.move_to_active(kit.keys, take()).script
+    text = script.text.replace("most <= 100", "most <= 0", 1)
+    assert text != script.text
+    found: list[object] = []
+    for way in (script, replace(script, text=text, sha=hashlib.sha1(text.encode()).hexdigest())):
         kit.client.flushall()
         kit.client.hset(kit.key("a"), mapping={"name": "work", "args": "p"})
         kit.client.lpush(kit.key("wait"), "a")
         for command, key, *words in settings:
-            kit.client.execute_command(command, kit.key(key), *words)  # type: ignore[no-untyped-call]
-        call = replace(runs.move_to_active(kit.keys, take(token, count, "w"), ts_ms=T0), script=script)
+            kit.client.execute_command(command, kit.key(str(key)), *words)  # type: ignore[no-untyped-call]
+        call = replace(runs.move_to_active(kit.keys, take(), ts_ms=T0), script=way)
+        call = replace(call, args=(*call.args[:2], pack(options)))
         try:
             reply = kit.reply(call)
         except redis.exceptions.ResponseError as error:
@@ -197,11 +199,28 @@ def test_one_job_by_either_way(kit: Kit, settings: list[tuple[object, ...]], cou
             reply = re.sub(r"script.*", "", str(error))
         events = kit.events() if kit.client.type(kit.key("events")) == b"stream" else []
         held = {key: value for key, (value, _) in kit.dump().items() if not key.endswith(b":events")}
-        return reply, (events, held, {key: kit.client.pttl(key) > 0 for key in held})
-
-    script = runs.move_to_active(kit.keys, take()).script
-    text = script.text.replace("most <= 100", "most <= 0", 1)
-    general = replace(script, text=text, sha=hashlib.sha1(text.encode()).hexdigest())
-    assert text != script.text
-    assert found(script) == found(general)
+        found.append((reply, events, held, {key: kit.client.pttl(key) > 0 for key in held}))
     kit.client.flushall()  # keys of another type are none of ours
+    return found
+
+
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+@pytest.mark.parametrize(("count", "token"), [(1, "T"), (100, "T"), (100, "0"), (0, "T")])
+def test_one_job_by_either_way(kit: Kit, settings: list[tuple[object, ...]], count: int, token: str) -> None:
+    """What is fetched without the general functions is fetched as they would: the same reply and the same keys."""
+    usual, general = by_either_way(kit, settings, {**USUAL, "count": count, "token": token})
+    assert usual == general
+
+
+USUAL: dict[str, object] = {"token": "T", "lockDuration": LOCK_MS, "count": 50, "name": "w"}
+ODD: list[object] = [0, 1, 2, 100, 101, -1, 1.5, 2**53, "x", "", [], {}, None, True]
+
+
+@pytest.mark.parametrize("option", ["token", "lockDuration", "count", "name", "limiter"])
+@pytest.mark.parametrize("value", ODD, ids=repr)
+def test_odd_options_by_either_way(kit: Kit, option: str, value: object) -> None:
+    """An option of any kind is refused, or obeyed, by both ways alike; a missing one, too."""
+    usual, general = by_either_way(kit, [], {**USUAL, option: value})
+    assert usual == general
+    usual, general = by_either_way(kit, [], {key: each for key, each in USUAL.items() if key != option})
+    assert usual == general
