@@ -257,8 +257,7 @@ def _call(data: object) -> tuple[list[object], dict[str, object]]:
         args, kwargs = data["args"], data["kwargs"]
     else:
         kwargs = data
-    parts = [*args, *kwargs.values()]
-    if not (_FLAT.issuperset(map(type, parts)) or within(parts, MAX_DEPTH)):
+    if not within([*args, *kwargs.values()], MAX_DEPTH):
         raise PayloadError(f"the payload is nested deeper than {MAX_DEPTH} levels")
     if not _TEXT.issuperset(map(type, kwargs)):
         raise PayloadError("the payload is a map whose keys are not all text, so they name no arguments")

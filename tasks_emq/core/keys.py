@@ -138,14 +138,18 @@ def new_job_id(now_ms: int) -> str:
 
     Source: design T12
     """
-    return f"j{_stamp(now_ms // 3844)}{_PAIRS[now_ms % 3844]}{_random(12)[:12]}"
+    return _head(now_ms) + _random(12)[:12]
 
 
 def new_job_ids(now_ms: int, count: int) -> list[str]:
     """So many fresh ids of one moment."""
-    head, size = f"j{_stamp(now_ms // 3844)}{_PAIRS[now_ms % 3844]}", 12 * count
+    head, size = _head(now_ms), 12 * count
     text = _random(size)
     return [head + text[start : start + 12] for start in range(0, size, 12)]
+
+
+def _head(now_ms: int) -> str:
+    return f"j{_stamp(now_ms // 3844)}{_PAIRS[now_ms % 3844]}"
 
 
 def _random(size: int) -> str:

@@ -200,10 +200,12 @@ def test_the_commands_of_the_hot_path(kit: Kit) -> None:
         return len(steps_of(kit, call))
 
     assert commands(calls.add_job(kit.keys, new_job("a"))) == 10
-    assert commands(runs.move_to_active(kit.keys, take("T", 50, "worker"))) == 11
+    assert commands(runs.move_to_active(kit.keys, take("T"))) == 14
     end = runs.Ended("a", "T", 1, "result", b"r")
     assert commands(runs.move_to_finished(kit.keys, end, None, keep)) == 20
     assert commands(add_all(kit.keys, jobs)) == 310
     ends = [ended(job) for job in kit.fetch("T", 100, ts=None).jobs]
     kit.run(add_all(kit.keys, [new_job(f"k{i}") for i in range(100)]))
     assert commands(runs.finish_many(kit.keys, ends, take("N", 100), keep)) == 726
+    kit.add("b")
+    assert commands(runs.move_to_active(kit.keys, take("U", 50, "worker"))) == 11
