@@ -51,9 +51,11 @@ def ticking():
 
 
 def settle(queue):
-    """As for a person who types the lines: what has run meanwhile is over."""
-    until = time.monotonic() + 5
-    while Queue(queue).counts()["active"] and time.monotonic() < until:
+    """As for a person who types the lines: what runs meanwhile is over, and what waits has had its chance."""
+    now = time.monotonic()
+    while (found := Queue(queue).counts()) and (
+        (found["active"] and time.monotonic() < now + 5) or (found["waiting"] and time.monotonic() < now + 0.5)
+    ):
         time.sleep(0.01)
 
 
