@@ -109,9 +109,7 @@ class Bulk(Generic[R]):
 
     def _payloads(self, pairs: list[tuple[Sequence[Any], Mapping[str, Any]]]) -> list[bytes]:
         task = self._task
-        check = task.binder.check
-        for args, kwargs in pairs:
-            check(args, kwargs)
+        task.binder.check_each(pairs)
         return task.app.codec(task.job_options.queue).pack_calls(pairs, limit=task.max_payload)
 
     def _trip(self, like: NewJob, payloads: list[bytes]) -> Trip:
@@ -125,11 +123,8 @@ class Bulk(Generic[R]):
 
     def _note(self, ids: list[str], codes: list[int]) -> None:
         task = self._task
-        app, queue, name, binder = task.app, task.job_options.queue, task.name, task.binder
-        self.jobs += [
-            Job(app, job_id, queue, name, job_id=job_id, created=code != 0, binder=binder)
-            for job_id, code in zip(ids, codes, strict=True)
-        ]
+        like: Job[R] = Job(task.app, None, task.job_options.queue, task.name, binder=task.binder)
+        self.jobs += [like.copied(job_id, code != 0) for job_id, code in zip(ids, codes, strict=True)]
 
 
 def _arguments(item: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:

@@ -64,6 +64,14 @@ class Job(JobControl, Generic[R]):
         self.created = created
         self.deduplicated = deduplicated
 
+    def copied(self, wire: str, created: bool) -> Job[R]:
+        """The handle of a job that was added like this one, under an id that was made here."""
+        copy: Job[R] = object.__new__(Job)
+        copy._app, copy._wire, copy._binder = self._app, wire, self._binder
+        copy.id, copy.queue, copy.name = wire, self.queue, self.name
+        copy.created, copy.deduplicated = created, False
+        return copy
+
     def __repr__(self) -> str:
         return f"<Job {self.id} on {self.queue!r}>"
 

@@ -106,6 +106,15 @@ class Binder:
         except TypeError as exc:
             raise TypeError(f"{self.name}(): {exc}") from None
 
+    def check_each(self, calls: Sequence[tuple[Sequence[object], Mapping[str, object]]]) -> None:
+        """`check` of many: without names, calls with as many arguments fit alike."""
+        fit: set[int] = set()
+        for args, kwargs in calls:
+            if kwargs or len(args) not in fit:
+                self.check(args, kwargs)
+                if not kwargs:
+                    fit.add(len(args))
+
     def arguments(self, args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """Check arguments and rebuild them by their annotations, for running.
 

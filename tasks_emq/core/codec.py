@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
-from tasks_emq.core.exttypes import DISGUISED, ForMsgpack, pack, unpack
+from tasks_emq.core.exttypes import DISGUISED, ForMsgpack, pack, pack_each, unpack
 from tasks_emq.core.lowering import MAX_DEPTH, Lowering, Refused, within
 from tasks_emq.errors import ConfigError, PayloadError, PayloadTooLarge
 
@@ -99,10 +99,15 @@ class _Msgpack:
         self, calls: Sequence[tuple[Sequence[object], Mapping[str, object]]], *, limit: int
     ) -> list[bytes]:
         # Where no argument has parts, the types of all of them are looked at in one go.
-        kinds = {type(value) for args, kwargs in calls for value in (*args, *kwargs.values())}
+        named = any(kwargs for _, kwargs in calls)
+        kinds = {type(value) for args, _ in calls for value in args}
+        if named:
+            kinds |= {type(value) for _, kwargs in calls for value in kwargs.values()}
         if kinds <= _FLAT:
             try:
-                packed = [pack({"args": list(args), "kwargs": dict(kwargs)}) for args, kwargs in calls]
+                firsts = pack_each([list(args) for args, _ in calls])
+                others = pack_each([dict(kwargs) for _, kwargs in calls]) if named else [b"\x80"] * len(calls)
+                packed = [b"\x82\xa4args" + a + b"\xa6kwargs" + b for a, b in zip(firsts, others, strict=True)]
             except (Refused, TypeError, ValueError, OverflowError):
                 packed = []
             if packed and max(map(len, packed)) <= min(limit, MAX_STORED):

@@ -8,7 +8,7 @@ Source: design §6 and §10, "ext codes".
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
 from functools import partial
@@ -192,14 +192,27 @@ _IDLE: list[Packer] = []
 
 def pack(value: object) -> bytes:
     """Pack a value of plain parts and leaves; anything else is a TypeError, ValueError or OverflowError."""
-    try:
-        packer = _IDLE.pop()
-    except IndexError:
-        packer = Packer(default=_leaf, strict_types=True)
+    packer = _packer()
     packed: bytes = packer.pack(value)
     if len(packed) <= _KEPT_BUFFER:
         _IDLE.append(packer)
     return packed
+
+
+def pack_each(values: Sequence[object]) -> list[bytes]:
+    """`pack` of many values, in order."""
+    packer = _packer()
+    packed = [packer.pack(value) for value in values]
+    if max(map(len, packed), default=0) <= _KEPT_BUFFER:
+        _IDLE.append(packer)
+    return packed
+
+
+def _packer() -> Packer:
+    try:
+        return _IDLE.pop()
+    except IndexError:
+        return Packer(default=_leaf, strict_types=True)
 
 
 def _reader(raw: bytes, room: int) -> Unpacker:

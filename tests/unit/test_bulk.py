@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks_emq import App, Task
+from tasks_emq import App, Job, Task
 from tasks_emq.bulk import Bulk, Trip
 from tasks_emq.core import calls
+from tasks_emq.core.annotations import Binder
 from tasks_emq.core.codec import JSON, MSGPACK, Codec
+from tasks_emq.core.replies import Added
 from tasks_emq.errors import CannotSerialize, EmqError, PayloadTooLarge
 
 #: ARGV of addMany before the jobs.
@@ -102,6 +104,47 @@ def test_calls_packed_together_are_packed_as_one_by_one(codec: Codec, given_call
 
     one_by_one = outcome(lambda: [codec.pack_call(args, kwargs, limit=60) for args, kwargs in given_calls])
     assert outcome(lambda: codec.pack_calls(given_calls, limit=60)) == one_by_one
+
+
+ANY_CALLS = st.lists(
+    st.tuples(
+        st.lists(st.integers(), max_size=3), st.dictionaries(st.sampled_from(["value", "other", "no"]), st.none())
+    )
+)
+
+
+@given(ANY_CALLS)
+@pytest.mark.parametrize("variadic", [False, True])
+def test_calls_checked_together_are_checked_as_one_by_one(variadic: bool, given_calls: list[Any]) -> None:
+    """The first that does not fit is the one that is named."""
+
+    def work(value: int, *, other: int | None = None) -> None: ...
+
+    def any_work(value: int, *rest: int, **others: int) -> None: ...
+
+    binder = Binder.of(any_work if variadic else work)
+
+    def outcome(check: Callable[[], Any]) -> str | None:
+        try:
+            check()
+        except TypeError as error:
+            return str(error)
+        return None
+
+    one_by_one = outcome(lambda: [binder.check(args, kwargs) for args, kwargs in given_calls])
+    assert outcome(lambda: binder.check_each(given_calls)) == one_by_one
+
+
+@pytest.mark.parametrize("code", [0, 1, 2])
+def test_handles_of_a_bulk_add_are_as_those_of_single_ones(work: Task[..., Any], code: int) -> None:
+    bulk = Bulk(work)
+    (trip,) = bulk.trips([(1,)])
+    bulk.take_in(trip, [[code]])
+    (job,) = bulk.jobs
+    ((job_id,),) = trip.ids
+    like = work.job_of(Added(job_id, created=code != 0))
+    names = [name for kind in Job.__mro__ for name in getattr(kind, "__slots__", ()) if not name.startswith("__")]
+    assert {name: getattr(job, name) for name in names} == {name: getattr(like, name) for name in names}
 
 
 def test_a_script_of_many_has_one_head(work: Task[..., Any]) -> None:
