@@ -115,16 +115,19 @@ def _prepare_all(names: Sequence[str], home: Path, results: Results) -> list[Pee
 
 
 def _turns(what: str, peers: Sequence[Peer], asked: Sequence[str], home: Path, scale: Scale) -> list[Turn]:
-    """Who measures what in each round; the limit has its turn beside the throughput, to compare the two."""
+    """Who measures what in each round; a limit has its turn beside our own, to compare the two."""
 
-    def limits(server: Server) -> dict[str, float]:
-        program = limit.build(home)
-        figures = limit.measure(server, program, scale.jobs)
-        return figures | {"short_bytes": limit.waiting_bytes(server, program, scale.jobs, 40)}
+    def add_limits(server: Server) -> dict[str, float]:
+        # Some 12,000 and 65,000 a second are what we add.
+        one, many = (int(per_s * scale.enqueue_s) for per_s in (12_000, 65_000))
+        return limit.measure_adds(server, limit.build(home), one, many)
 
-    at_the_limit = [Turn("limit", limits)]
+    limits = {
+        "enqueue": Turn("limit", add_limits),
+        "throughput": Turn("limit", lambda server: limit.measure_ends(server, limit.build(home), scale.jobs)),
+    }
     if what == "limit":
-        return [] if "throughput" in asked else at_the_limit
+        return [turn for beside, turn in limits.items() if beside not in asked]
     if what == "safety":
         return [
             Turn(name, partial(safety, peer, scale=scale), settings)
@@ -135,7 +138,9 @@ def _turns(what: str, peers: Sequence[Peer], asked: Sequence[str], home: Path, s
     turns = [Turn(peer.name, partial(_measured, what, peer, scale)) for peer in peers]
     if what == "io":
         turns.append(Turn("limit", limit.bare_loop))
-    return turns + at_the_limit if what == "throughput" and "limit" in asked else turns
+    if "limit" in asked and what in limits:
+        turns.insert(1, limits[what])
+    return turns
 
 
 def _measured(what: str, peer: Peer, scale: Scale, server: Server) -> dict[str, float]:
