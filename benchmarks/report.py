@@ -213,7 +213,8 @@ def _limit(results: Results) -> Iterator[str]:
         Figure("limit_server_us", "server CPU of the last, µs/job", 1),
     )
     yield from ("", "## The server-bound limit", "")
-    yield "The same scripts and real jobs: commands prepared beforehand, pipelined by `benchmarks/limit.c`; as many adds as ours make, right after them."
+    yield "The same scripts and real jobs: commands prepared beforehand, pipelined by `benchmarks/limit.c`."
+    yield "As many jobs are added as our own producer adds, each time beside it."
     yield ""
     yield "| | " + " | ".join(figure.title for figure in limits) + " |"
     yield "|---" + "|---:" * len(limits) + "|"
