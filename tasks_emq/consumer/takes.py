@@ -81,11 +81,13 @@ class Takes:
         """
         if not self.allowed or not (self.hungry or along):
             return None
+        # Asked before the claim: a start may leave the window between the two, and nothing else would try again.
+        wait_s = self._slots.wait_s
         # Then with one slot: the others have the rest when no reply comes.
         count = self._slots.claim(self._claimant, 1 if in_trouble else self._most)
         if not count:
-            if self._slots.wait_s and not self._paced:
-                self._paced = self._loop.call_later(self._slots.wait_s, self._paced_out)
+            if wait_s and not self._paced:
+                self._paced = self._loop.call_later(wait_s, self._paced_out)
             return None
         return self._new(count)
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks_emq.consumer import pace
 from tasks_emq.consumer.pace import Pace
-from tasks_emq.consumer.settings import QueueShare
+from tasks_emq.consumer.settings import QueueShare, Settings
 from tasks_emq.consumer.slots import Slots
+from tasks_emq.consumer.takes import Takes
 
 
 class Clock:
@@ -109,3 +113,29 @@ def test_slots_without_a_pace_do_not_wait():
     slots.claim(slots.join(QueueShare("q")), 1)
     slots.started(1)
     assert (slots.available, slots.wait_s) == (0, 0.0)
+
+
+@pytest.mark.parametrize("opens_at_look", range(12))
+def test_a_fetch_that_the_pace_holds_up_is_tried_again(monkeypatch, opens_at_look):
+    """Whenever the window opens: also between two looks at the clock of one try, where none of them waits."""
+
+    async def run() -> None:
+        clock = Clock(monkeypatch)
+        woken: list[str] = []
+        slots = Slots(100, None, Pace(1, 1.0))
+        takes = Takes(
+            QueueShare("q"), Settings(), slots, "t", wake=lambda: woken.append("woken"), feed=lambda: None
+        )
+        takes.wanted(hungry=True)
+        assert takes.next(along=False, in_trouble=False)
+        slots.started(1)
+        looks = itertools.count()
+        clock.now += 1.0 - 1e-6
+        monkeypatch.setattr(pace, "monotonic", lambda: clock.now + (1.0 if next(looks) >= opens_at_look else 0.0))
+        async with asyncio.timeout(5.0):
+            while not takes.next(along=False, in_trouble=False):
+                while not woken:
+                    await asyncio.sleep(0)
+                woken.clear()
+
+    asyncio.run(run())
