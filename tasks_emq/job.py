@@ -65,7 +65,11 @@ class Job(JobControl, Generic[R]):
         self.deduplicated = deduplicated
 
     def copied(self, wire: str, created: bool) -> Job[R]:
-        """The handle of a job that was added like this one, under an id that was made here."""
+        """The handle of a job that was added like this one.
+
+        Args:
+            wire: its id, made here, so that it is the same in keys and for its user. created: as of this class.
+        """
         copy: Job[R] = object.__new__(Job)
         copy._app, copy._wire, copy._binder = self._app, wire, self._binder
         copy.id, copy.queue, copy.name = wire, self.queue, self.name
