@@ -61,14 +61,13 @@ def measure_adds(server: Server, program: Path, one: int, many: int) -> dict[str
     """Add jobs as fast as the server can.
 
     Args:
-        one, many: how many one by one, and then in bulk. As many as a producer adds: where the server's memory
-            grows, an add costs a quarter more than where it was used before.
+        one, many: how many one by one, and then in bulk; as many as a producer adds to such a server.
     """
     keys = _prepare(server)
     one_s = send(server, program, (calls.add_job(keys, job()) for _ in range(one)))
     server.flush()
     bulk_s = send(server, program, adds(keys, (job() for _ in range(many))))
-    short = waiting_bytes(server, program, one, 40)
+    short = waiting_bytes(server, program, many, 40)
     return {"limit_one_s": one / one_s, "limit_bulk_s": many / bulk_s, "short_bytes": short}
 
 

@@ -110,10 +110,11 @@ class Binder:
         """`check` of many: without names, calls with as many arguments fit alike."""
         fit: set[int] = set()
         for args, kwargs in calls:
-            if kwargs or len(args) not in fit:
+            if kwargs:
                 self.check(args, kwargs)
-                if not kwargs:
-                    fit.add(len(args))
+            elif len(args) not in fit:
+                self.check(args, kwargs)
+                fit.add(len(args))
 
     def arguments(self, args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """Check arguments and rebuild them by their annotations, for running.

@@ -121,11 +121,9 @@ def test_a_fetch_that_the_pace_holds_up_is_tried_again(monkeypatch, opens_at_loo
 
     async def run() -> None:
         clock = Clock(monkeypatch)
-        woken: list[str] = []
+        woken = asyncio.Event()
         slots = Slots(100, None, Pace(1, 1.0))
-        takes = Takes(
-            QueueShare("q"), Settings(), slots, "t", wake=lambda: woken.append("woken"), feed=lambda: None
-        )
+        takes = Takes(QueueShare("q"), Settings(), slots, "t", wake=woken.set, feed=lambda: None)
         takes.wanted(hungry=True)
         assert takes.next(along=False, in_trouble=False)
         slots.started(1)
@@ -134,8 +132,7 @@ def test_a_fetch_that_the_pace_holds_up_is_tried_again(monkeypatch, opens_at_loo
         monkeypatch.setattr(pace, "monotonic", lambda: clock.now + (1.0 if next(looks) >= opens_at_look else 0.0))
         async with asyncio.timeout(5.0):
             while not takes.next(along=False, in_trouble=False):
-                while not woken:
-                    await asyncio.sleep(0)
+                await woken.wait()
                 woken.clear()
 
     asyncio.run(run())
