@@ -6,24 +6,16 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final
 
 from tasks_emq.consumer.finish import Pending, tell
 from tasks_emq.consumer.inputs import aside, failed_by, read_children
 from tasks_emq.consumer.live import LiveRuns
 from tasks_emq.consumer.outcome import Abandon, AwaitChildren, HandBack, Outcome, Running
+from tasks_emq.consumer.portions import portion
 from tasks_emq.core.replies import CODES
-from tasks_emq.core.runs import FINISH_BATCH
 from tasks_emq.errors import PendingChildren
 
 log = logging.getLogger("tasks_emq.consumer")
-
-
-#: Where runs take longer than this, which is about what a write takes, their slots are what a queue waits for ...
-_LONG_S: Final = 0.002
-#: ... so that a write carries few ends and their successors start early, unless too many wait.
-_FEW: Final = 12
-_MANY: Final = 60
 
 
 class Ends:
@@ -58,9 +50,16 @@ class Ends:
     def next_batch(self) -> list[Pending]:
         """Take as many as one write carries."""
         self.limiting = False
-        waiting = len(self._waiting)
-        most = _FEW if self._live.tally.recent_s >= _LONG_S and waiting <= _MANY else FINISH_BATCH
-        return [self._waiting.popleft() for _ in range(min(waiting, most))]
+        return [self._waiting.popleft() for _ in range(min(len(self._waiting), self._portion))]
+
+    @property
+    def enough(self) -> bool:
+        """Whether there are as many as one write carries."""
+        return len(self._waiting) >= self._portion
+
+    @property
+    def _portion(self) -> int:
+        return portion(len(self._waiting), self._live.tally.recent_s)
 
     def put_back(self, lost: Sequence[Pending]) -> None:
         """Keep what could not be written. Safe to send again: the scripts know the ends they have written (T5)."""

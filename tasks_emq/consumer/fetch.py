@@ -6,14 +6,12 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from tasks_emq.consumer.cells import Cells
 from tasks_emq.consumer.ends import Ends
-from tasks_emq.consumer.finish import Commit, Pending, once_more, plan, written
+from tasks_emq.consumer.finish import Pending, once_more, plan, written
 from tasks_emq.consumer.live import LiveRuns
 from tasks_emq.consumer.park import Park
 from tasks_emq.consumer.pool import Pool
@@ -23,11 +21,12 @@ from tasks_emq.consumer.run import Runner
 from tasks_emq.consumer.settings import QueueShare, Settings
 from tasks_emq.consumer.slots import Slots
 from tasks_emq.consumer.takes import Takes
+from tasks_emq.consumer.write import Write, prepare
 from tasks_emq.core.job import number
 from tasks_emq.core.replies import Fetched, TakenJob
 from tasks_emq.core.runs import Take
 from tasks_emq.errors import EmqError, OutcomeUnknown
-from tasks_emq.io.aio import AsyncClient, Prepared
+from tasks_emq.io.aio import AsyncClient
 from tasks_emq.io.exchange import Patience
 
 if TYPE_CHECKING:
@@ -37,28 +36,6 @@ log = logging.getLogger("tasks_emq.consumer")
 
 #: A reply that takes longer is taken for lost.
 _REPLY_S: Final = 10.0
-
-
-@dataclass(slots=True)
-class _Write:
-    """A write under way.
-
-    Args:
-        parse: reads the answer of the last call, the one that fetches, when there is time.
-        left: whether it has left already. feeds: how often the queue had been said to have work by then.
-        brought: what a fetch without ends has brought, whose jobs have begun.
-    """
-
-    commit: Commit
-    parse: Callable[[Any], Any]
-    answers: asyncio.Task[list[Any]] = field(init=False)
-    left: bool = False
-    feeds: int = 0
-    brought: Fetched | None = None
-
-
-def _as_it_is(reply: Any) -> Any:
-    return reply
 
 
 class Lane:
@@ -95,7 +72,7 @@ class Lane:
         #: Called with each job that is ours now, before it starts.
         self.took: Callable[[Sequence[TakenJob]], None] | None = None
         self._slots = slots
-        self.takes = Takes(share, settings, slots, token_prefix, wake=self.wake, feed=self.feed)
+        self.takes = Takes(share, settings, slots, self.tally, token_prefix, wake=self.wake, feed=self.feed)
         self._client = AsyncClient(app.server, Patience(_REPLY_S, once=True))
         runner = Runner(app, share.name, settings, cells.can_run)
         self.live = LiveRuns(app, self.keys, self._client, runner, slots, pool, cells, self.tally)
@@ -105,9 +82,9 @@ class Lane:
         self._wake = asyncio.Event()
         #: Whether `drive` has nothing to do, and what was begun meanwhile.
         self._resting = False
-        self._begun: _Write | None = None
+        self._begun: Write | None = None
         self._feeds = 0
-        self._prepared: tuple[_Write, Prepared[Any]] | None = None
+        self._prepared: Write | None = None
         self._woken = woken
         self._reclaims = Reclaims(
             self.keys, self._client, settings.lock_ms, found=self._found_again, changed=self.wake
@@ -147,17 +124,17 @@ class Lane:
     async def drive(self) -> None:
         """Write, fetch and start until `closed` and settled."""
         self.feed()
-        under_way: _Write | None = None
+        under_way: Write | None = None
         try:
             while under_way or not (self.closed and self.settled):
-                answers = await under_way.answers if under_way else []
+                answers = await under_way.sending.answers() if under_way else []
                 if under_way:
                     self.takes.arrived(under_way.commit.take)
                 # Ends leave before the answers to the last ones are looked at, so that the server works meanwhile.
                 # A fetch alone waits: those answers say whether there is anything to fetch.
                 begun, self._begun = self._begun, None
                 done, under_way = under_way, begun or (self._begin() if self._ends or not under_way else None)
-                if under_way and not under_way.left:
+                if under_way and not under_way.sending.left:
                     await asyncio.sleep(0)
                 if done:
                     await self._end(done, answers)
@@ -169,49 +146,42 @@ class Lane:
         finally:
             for write in (under_way, self._begun):
                 if write:
-                    write.answers.cancel()
+                    write.sending.cancel()
 
-    def _begin(self) -> _Write | None:
+    def _begin(self) -> Write | None:
         """Send what has gathered, and fetch for free slots; None when there is nothing to do."""
         limiting, along = self._ends.limiting, bool(self._ends)
         take = None if limiting else self.takes.next(along=along, in_trouble=self.trouble is not None)
         batch = self._ends.next_batch()
         if not (batch or take):
             return None
-        write = self._write(batch, take)
-        seen = None if batch else partial(self._arrived, write)
-        return self._send(write, self._client.prepare(write.commit.calls, seen))
+        return self._send(self._prepare(batch, take))
 
-    def _write(self, batch: Sequence[Pending], take: Take | None) -> _Write:
+    def _prepare(self, batch: Sequence[Pending], take: Take | None) -> Write:
         commit = plan(self.keys, batch, take, self._retention, self._metrics, self._settings.max_stalled)
-        write = _Write(commit, _as_it_is)
-        if take:
-            write.parse, commit.calls[-1].parse = commit.calls[-1].parse, _as_it_is
-        return write
+        return prepare(self._client, commit, None if batch else self._arrived)
 
-    def _send(self, write: _Write, prepared: Prepared[Any]) -> _Write:
+    def _send(self, write: Write) -> Write:
+        write.sending.start()
         if write.commit.take:
             self.takes.left(write.commit.take)
-        write.answers = self._client.start(prepared)
-        write.left, write.feeds = prepared.left, self._feeds
+        write.feeds = self._feeds
         return write
 
     def _get_ready(self) -> None:
         """Make the fetch that follows the marker before the sleep: then a job does not wait for that."""
         if take := self.takes.planned():
-            write = self._write((), take)
-            self._prepared = write, self._client.prepare(write.commit.calls, partial(self._arrived, write))
+            self._prepared = self._prepare((), take)
 
-    def _begin_prepared(self) -> _Write | None:
+    def _begin_prepared(self) -> Write | None:
         """Send the fetch that was made before the sleep, where it is still what is wanted."""
         prepared, self._prepared = self._prepared, None
         if not prepared or not self.takes.allowed or self._ends or self.trouble:
             return None
-        write, ready = prepared
-        take = write.commit.take
-        return self._send(write, ready) if take and self.takes.claimed(take) else None
+        take = prepared.commit.take
+        return self._send(prepared) if take and self.takes.claimed(take) else None
 
-    def _arrived(self, write: _Write, replies: list[Any]) -> None:
+    def _arrived(self, write: Write, replies: list[Any]) -> None:
         """The reply to a fetch without ends is here: its jobs begin now, not when `drive` has its turn."""
         take = write.commit.take
         if take and not isinstance(replies[0], Exception):
@@ -228,7 +198,7 @@ class Lane:
         if isinstance(error, OutcomeUnknown):
             self._reclaims.search(take.token)
 
-    async def _end(self, write: _Write, answers: list[Any]) -> None:
+    async def _end(self, write: Write, answers: list[Any]) -> None:
         """Take in what a write answered."""
         commit, take = write.commit, write.commit.take
         if take and not isinstance(answers[-1], EmqError):
@@ -308,6 +278,9 @@ class Lane:
         self.parking.enter((fetched.due_ms - fetched.now_ms) / 1000 if fetched.due_ms else None)
 
     def _changed(self) -> None:
+        if self._resting and self._ends.enough:
+            # They leave while others that began with them still end, so that the server works meanwhile.
+            self._resting, self._begun = False, self._begin()
         self._wake.set()
         self._woken()
 

@@ -84,7 +84,9 @@ class Park:
             await asyncio.sleep(0)  # what the last fetch has brought begins first
             self._ready()
             try:
-                (rang,) = await self._client.start(self._client.prepare([self._pop], self._rang))
+                sleep = self._client.prepare([self._pop], self._rang)
+                sleep.start()
+                (rang,) = await sleep.answers()
                 if result_of(rang) and not self._fed and self._slots.available <= 0:
                     # No slot is free here: the marker goes on to those who have one. This consumer does not take
                     # it again, for it sleeps only after a fetch that found nothing.

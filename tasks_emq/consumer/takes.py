@@ -7,9 +7,11 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Final
 
+from tasks_emq.consumer.portions import portion
+from tasks_emq.consumer.pulse import Tally
 from tasks_emq.consumer.settings import QueueShare, Settings
 from tasks_emq.consumer.slots import Slots
-from tasks_emq.core.runs import FINISH_BATCH, Take
+from tasks_emq.core.runs import Take
 
 #: How often a queue at its rate limit is asked: a limit that was raised or taken off holds from then on.
 _LIMIT_S: Final = 1.0
@@ -19,7 +21,8 @@ class Takes:
     """The fetches of one queue.
 
     Args:
-        share, settings: of the queue. slots: shared with the other queues. token_prefix: of this consumer alone.
+        share, settings, tally: of the queue. slots: shared with the other queues.
+        token_prefix: of this consumer alone.
         wake: called when a pace has room again. feed: called when a rate limit may be over.
 
     Attributes:
@@ -32,6 +35,7 @@ class Takes:
         share: QueueShare,
         settings: Settings,
         slots: Slots,
+        tally: Tally,
         token_prefix: str,
         *,
         wake: Callable[[], None],
@@ -42,9 +46,8 @@ class Takes:
         self.under_way: tuple[str, float] | None = None
         self._settings = settings
         self._slots = slots
+        self._tally = tally
         self._claimant = slots.join(share)
-        # Half of all, so that the jobs of one fetch run while the server works on the ends of the other.
-        self._most = min(FINISH_BATCH, slots.half)
         self._token_prefix = token_prefix
         self._tokens = 0
         self._wake = wake
@@ -62,6 +65,12 @@ class Takes:
     def allowed(self) -> bool:
         """Whether a fetch may leave now."""
         return self.fetching and not self.holding and not self._limited
+
+    @property
+    def _most(self) -> int:
+        """How many slots one fetch fills."""
+        # Half of all, so that the jobs of one fetch run while the server works on the ends of the other.
+        return min(portion(self._slots.available, self._tally.recent_s), self._slots.half)
 
     def wanted(self, *, hungry: bool) -> None:
         """Note whether the queue may have work."""

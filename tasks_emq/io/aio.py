@@ -7,7 +7,6 @@ from collections import defaultdict, deque
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from time import monotonic
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -20,7 +19,7 @@ from tasks_emq.core.streams import Items, Stream
 from tasks_emq.errors import EmqError
 from tasks_emq.io.address import Node
 from tasks_emq.io.connect import Server, in_handshake
-from tasks_emq.io.exchange import Patience, exchange, exchange_sent, packed, result_of, run_one
+from tasks_emq.io.exchange import Patience, answers_to, exchange, exchange_sent, packed, result_of, run_one
 from tasks_emq.io.flows import follow, follow_stream
 from tasks_emq.io.guarantees import exchange_atomically, exchange_durably
 from tasks_emq.io.routing import LOOK_EVERY_S
@@ -36,18 +35,47 @@ _Sent: TypeAlias = "tuple[AsyncWire, Send, list[Any], asyncio.Future[None]]"
 
 @dataclass(slots=True)
 class Prepared(Generic[R]):
-    """Requests that are ready to leave.
+    """Requests that are ready to leave: `start`, then `answers`, or `cancel`.
 
     Args:
-        requests: of one server. step, packed: what leaves, where that is known. seen: as in `prepare`.
-        left: whether they have left.
+        client: that sends them. requests: of one server. step, packed: what leaves, where that is known.
+        seen: as in `AsyncClient.prepare`. left: whether they have left.
     """
 
+    client: AsyncClient
     requests: Sequence[Request[R]]
     step: Send | None = None
     packed: list[bytes] = field(default_factory=list)
     seen: Seen | None = None
     left: bool = False
+    _sent: _Sent | None = None
+    _began: float = 0.0
+    _task: asyncio.Task[list[R | EmqError]] | None = None
+
+    def start(self) -> None:
+        """Send them at once where a connection to the one server rests, else in a task."""
+        wire = self.client._pop_resting() if self.step else None
+        if self.step and wire:
+            self._sent, self.left = _post(wire, self.step, self.packed, self.seen), True
+            self.seen = None  # as a rule it knows who has this: a circle, work for the garbage collector
+            self._began = monotonic()
+        else:
+            self._task = asyncio.get_running_loop().create_task(self.client.run_each(self.requests))
+
+    async def answers(self) -> list[R | EmqError]:
+        """What `run_each` would answer."""
+        if self._task:
+            return await self._task
+        assert self._sent
+        sent, self._sent = self._sent, None
+        return await self.client._go_on(self.requests, self._began, sent)
+
+    def cancel(self) -> None:
+        """Nobody will ask for the answers."""
+        if self._task:
+            self._task.cancel()
+        elif self._sent:
+            self.client._forget(self._sent[0])
 
 
 class AsyncClient:
@@ -116,38 +144,13 @@ class AsyncClient:
         """Do all of `run_each` that can be done before it begins.
 
         Args:
-            seen: called with the replies to requests that have left at once, as soon as the last one arrives; the
-                task goes on in the next pass of the loop. An error is a reply, too.
+            seen: called with the replies to requests that have left at once, as soon as the last one arrives; who
+                waits for the answers goes on in the next pass of the loop. An error is a reply, too.
         """
         if self.server.route is not None or self.server.memory:
-            return Prepared(requests)
+            return Prepared(self, requests)
         step = Send([request.words for request in requests], self.patience.total_s)
-        return Prepared(requests, step, self._packed(step), seen)
-
-    def start(self, prepared: Prepared[R]) -> asyncio.Task[list[R | EmqError]]:
-        """`run_each` as a task. Where a connection to the one server rests, the requests leave at once."""
-        resting, step = self._idle[None], prepared.step
-        if not step or not resting or not resting[-1].usable:
-            return asyncio.get_running_loop().create_task(self.run_each(prepared.requests))
-        wire, prepared.left = resting.pop(), True
-        sent = _post(wire, step, prepared.packed, prepared.seen)
-        task = asyncio.get_running_loop().create_task(self._go_on(prepared.requests, monotonic(), sent))
-        task.add_done_callback(partial(self._unless_cancelled, wire))
-        return task
-
-    def _unless_cancelled(self, wire: AsyncWire, task: asyncio.Task[Any]) -> None:
-        """A task that is cancelled before it has begun leaves its connection open: whoever is next closes it."""
-        if task.cancelled():
-            wire.forget()
-            self._idle[None].append(wire)
-
-    async def _go_on(self, requests: Sequence[Request[R]], started: float, sent: _Sent) -> list[R | EmqError]:
-        first: list[Any] | LostReply
-        try:
-            first = await self._replies(*sent)
-        except LostReply as lost:
-            first = lost
-        return await self._drive(exchange_sent(requests, self.server, self.patience, started, first))
+        return Prepared(self, requests, step, self._packed(step), seen)
 
     async def run_each_durably(self, calls: Sequence[Call[R]], guarantee: Guarantee | None) -> list[R | EmqError]:
         """Run calls of one queue in one round trip, and wait until they are as durable as that."""
@@ -166,6 +169,27 @@ class AsyncClient:
         for resting in self._idle.values():
             while resting:
                 await resting.pop().close(wait=True)
+
+    def _pop_resting(self) -> AsyncWire | None:
+        """A connection to the one server that can be used now."""
+        resting = self._idle[None]
+        return resting.pop() if resting and resting[-1].usable else None
+
+    def _forget(self, wire: AsyncWire) -> None:
+        """Nobody reads what comes on this connection: whoever is next closes it."""
+        wire.forget()
+        self._idle[None].append(wire)
+
+    async def _go_on(self, requests: Sequence[Request[R]], started: float, sent: _Sent) -> list[R | EmqError]:
+        """`run_each` from where the requests have been sent; started: monotonic seconds of that."""
+        first: list[Any] | LostReply
+        try:
+            first = await self._replies(*sent)
+            if answers := answers_to(requests, first, self.server):
+                return answers
+        except LostReply as lost:
+            first = lost
+        return await self._drive(exchange_sent(requests, self.server, self.patience, started, first))
 
     async def _drive(self, steps: Work[W]) -> W:
         value: Any = None

@@ -128,7 +128,10 @@ class AsyncWire(asyncio.Protocol):
         self._before: Any = self._transport.get_protocol()
         self._replies = _Replies()
         self._waiter: asyncio.Future[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        #: Until when the replies must be here, monotonic seconds; what looks whether they are, and when: one timer
+        #: for many requests, since to make one for each would cost as much as to send it.
+        self._until = self._looks_at = 0.0
+        self._watch: asyncio.TimerHandle | None = None
         self._into: list[Any] = []
         self._count = 0
         self._seen: Seen | None = None
@@ -160,20 +163,34 @@ class AsyncWire(asyncio.Protocol):
             self._transport.write(part)
         self._into, self._count, self._seen = replies, count, seen
         self._waiter = self._loop.create_future()
-        self._timer = self._loop.call_later(within_s, self._fail, TimeoutError())
+        self._until = monotonic() + within_s
+        if not self._watch or self._looks_at > self._until:
+            self._look_in(within_s)
         return self._waiter
+
+    def _look_in(self, seconds: float) -> None:
+        self._unwatch()
+        self._looks_at = self._until
+        self._watch = self._loop.call_later(seconds, self._look)
+
+    def _look(self) -> None:
+        self._watch = None
+        if self._waiter and not self._waiter.done():
+            left = self._until - monotonic()
+            if left > 0:
+                self._look_in(left)
+            else:
+                self._fail(TimeoutError())
 
     def forget(self) -> None:
         """Nobody waits for the replies any more: the connection is to be closed."""
         self.usable, self._waiter = False, None
-        if self._timer:
-            self._timer.cancel()
+        self._unwatch()
 
     async def close(self, *, wait: bool = False) -> None:
         """Close the connection, and wait until it is; who waits for replies hears of it."""
         self.usable = False
-        if self._timer:
-            self._timer.cancel()
+        self._unwatch()
         await self._connection.disconnect(nowait=not wait)
 
     def data_received(self, data: bytes) -> None:
@@ -189,11 +206,10 @@ class AsyncWire(asyncio.Protocol):
         except redis.exceptions.RedisError as error:
             self._fail(error)
             return
-        if self._timer:
-            self._timer.cancel()
         try:
-            if self._seen:
-                self._seen(self._into)
+            seen, self._seen = self._seen, None
+            if seen:
+                seen(self._into)
         finally:
             self._waiter.set_result(None)
 
@@ -206,6 +222,11 @@ class AsyncWire(asyncio.Protocol):
         """It is gone."""
         self._fail(error or redis.exceptions.ConnectionError(_CLOSED))
         self._before.connection_lost(error)
+
+    def _unwatch(self) -> None:
+        if self._watch:
+            self._watch.cancel()
+            self._watch = None
 
     def _fail(self, error: Exception) -> None:
         self.usable = False

@@ -133,6 +133,33 @@ def test_an_idle_connection_that_is_used_no_more(event: str) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize(("first_s", "second_s"), [(30, 0.01), (0.01, 30)])
+def test_each_request_has_its_own_time(first_s: float, second_s: float) -> None:
+    """One timer looks after many requests: the time of one that was answered says nothing about the next."""
+
+    async def run() -> None:
+        wire, theirs, writer = await opened()
+        with theirs:
+            asked = wire.post([b"PING\r\n"], 1, first_s, [])
+            theirs.sendall(b"+OK\r\n")
+            await asked
+            asked = wire.post([b"PING\r\n"], 1, second_s, [])
+            rang = asyncio.Event()
+            asyncio.get_running_loop().call_later(0.05, rang.set)
+            async with asyncio.timeout(5):
+                await rang.wait()
+            assert asked.done() is (second_s < first_s)
+            if asked.done():
+                assert isinstance(asked.exception(), TimeoutError)
+            else:
+                theirs.sendall(b"+OK\r\n")
+                await asked
+            writer.close()
+            await writer.wait_closed()
+
+    asyncio.run(run())
+
+
 def test_replies_are_seen_before_whoever_asked_goes_on() -> None:
     async def run() -> None:
         wire, theirs, writer = await opened()
@@ -156,21 +183,25 @@ def test_replies_are_seen_before_whoever_asked_goes_on() -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("passes", [0, 1])
-def test_a_request_that_left_at_once_and_is_cancelled(valkey_url: str, passes: int) -> None:
-    """Before its task has begun, or while it waits: its connection is not used again, and none is left open."""
+@pytest.mark.parametrize("rests", [True, False], ids=["left at once", "in a task"])
+@pytest.mark.parametrize("asked", [True, False])
+def test_requests_that_have_left_and_are_cancelled(valkey_url: str, rests: bool, asked: bool) -> None:
+    """While someone waits for the answers or before: the connection is not used again, and none is left open."""
 
     async def run() -> None:
         client = AsyncClient(Server.of(valkey_url), Patience(5.0))
-        assert await client.run(Command(("CLIENT", "ID"), int)) > 0
-        sleep = Command(("BLPOP", "nothing", "5"), bytes)
-        task = client.start(client.prepare([sleep]))
-        for _ in range(passes):
+        if rests:
+            assert await client.run(Command(("PING",), bytes)) == b"PONG"
+        sent = client.prepare([Command(("BLPOP", "nothing", "5"), bytes)])
+        sent.start()
+        assert sent.left is rests
+        if asked:
+            task = asyncio.ensure_future(sent.answers())
             await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        sent.cancel()
         assert await client.run(Command(("PING",), bytes)) == b"PONG"
         await client.close()
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tasks_emq.consumer import pace
 from tasks_emq.consumer.pace import Pace
+from tasks_emq.consumer.pulse import Tally
 from tasks_emq.consumer.settings import QueueShare, Settings
 from tasks_emq.consumer.slots import Slots
 from tasks_emq.consumer.takes import Takes
@@ -123,7 +124,7 @@ def test_a_fetch_that_the_pace_holds_up_is_tried_again(monkeypatch, opens_at_loo
         clock = Clock(monkeypatch)
         woken = asyncio.Event()
         slots = Slots(100, None, Pace(1, 1.0))
-        takes = Takes(QueueShare("q"), Settings(), slots, "t", wake=woken.set, feed=lambda: None)
+        takes = Takes(QueueShare("q"), Settings(), slots, Tally(), "t", wake=woken.set, feed=lambda: None)
         takes.wanted(hungry=True)
         assert takes.next(along=False, in_trouble=False)
         slots.started(1)
