@@ -28,6 +28,7 @@ Cost     O(1)
 Repeat   safe: answers 2 and touches nothing
 ]]
 --- @include "clock"
+--- @include "hash"
 
 -- Most jobs want nothing that comes after the timestamp in their head, and find a queue without limits. They are added
 -- here, before the functions of the other includes are made, which takes a third of an add. Whatever is not as usual
@@ -42,8 +43,7 @@ if not (wants or opts.lifo or opts.delay or opts.priority) and head[2] ~= '' and
     and type(redis.pcall('LLEN', KEYS[1])) == 'number' and redis.call('EXISTS', job) == 0 then
     local now, opts_json = read_clock(head[4] or ''), next(opts) and cjson.encode(opts) or '{}'
     redis.pcall('INCR', KEYS[4])
-    redis.call('HSET', job, 'name', head[3], ARGV[4], ARGV[2], 'opts', opts_json, 'timestamp', digits(now),
-      'delay', '0', 'priority', '0')
+    write_hash(job, head[3], ARGV[4], ARGV[2], opts_json, digits(now), '0', '0')
     redis.call('LPUSH', KEYS[1], id)
     if not set[1] then redis.pcall('ZADD', KEYS[9], '0', '0') end
     redis.pcall('XADD', KEYS[8], '*', 'event', 'added', 'jobId', id, 'name', head[3])

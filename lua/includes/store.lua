@@ -3,6 +3,7 @@
 --- @include "dedup"
 --- @include "drop"
 --- @include "events"
+--- @include "hash"
 --- @include "length"
 --- @include "parent"
 
@@ -65,8 +66,8 @@ end
 local function store_job(add, now_text)
   local job = add.prefix .. add.id
   if add.replaces then drop_job(job) end
-  redis.call('HSET', job, 'name', add.name, add.field, add.payload, 'opts', add.opts_json, 'timestamp', now_text,
-    'delay', digits(add.delay), 'priority', digits(add.priority), unpack(add.rare or rare_fields(add)))
+  write_hash(job, add.name, add.field, add.payload, add.opts_json, now_text, digits(add.delay), digits(add.priority),
+    unpack(add.rare or rare_fields(add)))
 end
 
 -- Options as they are stored. A value that JSON lacks raises here, before anything is written.
