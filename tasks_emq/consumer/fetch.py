@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Sequence
+from contextvars import copy_context
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
@@ -41,8 +42,8 @@ _REPLY_S: Final = 10.0
 class Lane:
     """Serves one queue.
 
-    `drive` has at most one write under way; outcomes that gather meanwhile go out together in the next, which also
-    fetches for free slots. `parking` sleeps on the marker while the queue is empty.
+    `drive` has at most one write under way; outcomes that gather meanwhile go out together in the next ones, which
+    also fetch for free slots. `parking` sleeps on the marker while the queue is empty.
 
     Args:
         app, share, settings: what and how. slots: shared with the other lanes. pool: threads.
@@ -82,6 +83,7 @@ class Lane:
         self._wake = asyncio.Event()
         #: Whether `drive` has nothing to do, and what was begun meanwhile.
         self._resting = False
+        self._context = copy_context()
         self._begun: Write | None = None
         self._feeds = 0
         self._prepared: Write | None = None
@@ -144,6 +146,7 @@ class Lane:
                     await self._wake.wait()
                     self._resting, under_way, self._begun = False, self._begun, None
         finally:
+            self._resting = False
             for write in (under_way, self._begun):
                 if write:
                     write.sending.cancel()
@@ -280,7 +283,8 @@ class Lane:
     def _changed(self) -> None:
         if self._resting and self._ends.enough:
             # They leave while others that began with them still end, so that the server works meanwhile.
-            self._resting, self._begun = False, self._begin()
+            # Who calls is the task of a job, whose variables are not ours.
+            self._resting, self._begun = False, self._context.run(self._begin)
         self._wake.set()
         self._woken()
 

@@ -1,4 +1,4 @@
-"""Group commit: outcomes that gathered while a round trip was under way leave together in the next."""
+"""Group commit: outcomes that gathered while a round trip was under way leave together."""
 
 from __future__ import annotations
 

@@ -184,7 +184,7 @@ class AsyncWire(asyncio.Protocol):
 
     def forget(self) -> None:
         """Nobody waits for the replies any more: the connection is to be closed."""
-        self.usable, self._waiter = False, None
+        self.usable, self._waiter, self._seen = False, None, None
         self._unwatch()
 
     async def close(self, *, wait: bool = False) -> None:
@@ -229,6 +229,7 @@ class AsyncWire(asyncio.Protocol):
             self._watch = None
 
     def _fail(self, error: Exception) -> None:
-        self.usable = False
+        self.usable, self._seen = False, None
+        self._unwatch()
         if self._waiter and not self._waiter.done():
             self._waiter.set_exception(error)

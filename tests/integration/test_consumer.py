@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from contextvars import ContextVar
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -16,6 +18,7 @@ from waiting import eventually
 
 from tasks_emq import App
 from tasks_emq.consumer.consumer import Consumer
+from tasks_emq.io.aio import AsyncClient
 
 QUIET = {"park": 5, "stalled_interval": 60}
 
@@ -165,7 +168,7 @@ def test_a_function_stays_in_the_queue_while_no_thread_is_idle(app: App, watch: 
 
 
 def test_many_ends_leave_in_few_round_trips(proxy: Proxy, watch: Watch) -> None:
-    """Group commit: the ends that gather during one trip go out together in the next, with the next fetch."""
+    """Group commit: the ends of short runs that gather during one trip go out together in the next."""
     app = App(proxy.url)
 
     @app.task(name="noop")
@@ -177,6 +180,30 @@ def test_many_ends_leave_in_few_round_trips(proxy: Proxy, watch: Watch) -> None:
         scripts = proxy.commands.count("EVALSHA")
     assert scripts < 30, proxy.commands
     app.close()
+
+
+def test_what_a_job_sets_in_its_context_is_seen_by_no_other(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not by the writes either, which may open a connection, whose context would be that of the jobs it brings."""
+    tenant: ContextVar[int | None] = ContextVar("tenant", default=None)
+    seen: list[int | None] = []
+    prepare = AsyncClient.prepare
+
+    def note(client: AsyncClient, *args: Any) -> Any:
+        seen.append(tenant.get())
+        return prepare(client, *args)
+
+    monkeypatch.setattr(AsyncClient, "prepare", note)
+
+    @app.task(name="work")
+    async def work(n: int) -> None:
+        seen.append(tenant.get())
+        tenant.set(n)
+        await asyncio.sleep(0.01)
+
+    work.delay_many([(n,) for n in range(200)])
+    Consumer(app, concurrency=40, burst=True).run()
+    assert len(seen) > 200
+    assert set(seen) == {None}
 
 
 def test_an_idle_consumer_costs_nothing(tmp_path: Path, valkey_server: Server, valkey_client: redis.Redis) -> None:
