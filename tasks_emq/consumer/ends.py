@@ -49,7 +49,7 @@ class Ends:
 
     @property
     def limiting(self) -> bool:
-        """Whether a rate limit may be among them: it is written before the next fetch, so that it holds for that."""
+        """Whether a rate limit may be among them: it is written before the next fetch, to hold for that."""
         return self._given_back > 0
 
     @property
