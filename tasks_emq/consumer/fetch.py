@@ -83,8 +83,9 @@ class Lane:
         self._wake = asyncio.Event()
         #: Whether `drive` has nothing to do, and what was begun meanwhile.
         self._resting = False
-        self._context = copy_context()
         self._begun: Write | None = None
+        #: What a write runs in that begins as a run ends: who calls then is the task of a job, with its variables.
+        self._context = copy_context()
         self._feeds = 0
         self._prepared: Write | None = None
         self._woken = woken
@@ -283,7 +284,6 @@ class Lane:
     def _changed(self) -> None:
         if self._resting and self._ends.enough:
             # They leave while others that began with them still end, so that the server works meanwhile.
-            # Who calls is the task of a job, whose variables are not ours.
             self._resting, self._begun = False, self._context.run(self._begin)
         self._wake.set()
         self._woken()

@@ -14,9 +14,12 @@ class _Claimant:
     """One queue; `turns`: the slots it has claimed, by weight. Whoever has the fewest is next."""
 
     share: QueueShare
-    weight: int
     hungry: bool = False
     turns: float = 0.0
+
+    @property
+    def weight(self) -> int:
+        return self.share.weight or 1
 
 
 class Slots:
@@ -47,7 +50,7 @@ class Slots:
 
     def join(self, share: QueueShare) -> _Claimant:
         """Add a queue."""
-        claimant = _Claimant(share, share.weight or 1)
+        claimant = _Claimant(share)
         self._claimants.append(claimant)
         return claimant
 
@@ -96,15 +99,12 @@ class Slots:
         is_next = claimant.turns <= min(c.turns for c in rivals)
         return max(part, 1 if is_next else 0)
 
-    def _rivals(self, claimant: _Claimant) -> Sequence[_Claimant]:
-        if len(self._claimants) == 1:
-            return ()
+    def _rivals(self, claimant: _Claimant) -> list[_Claimant]:
         return [c for c in self._claimants if c.hungry and c is not claimant]
 
     def _level(self, claimant: _Claimant) -> None:
         """A queue that had nothing to do starts level with the others: it owes nothing and is owed nothing."""
-        if rivals := self._rivals(claimant):
-            claimant.turns = min(c.turns for c in rivals)
+        claimant.turns = min((c.turns for c in self._rivals(claimant)), default=claimant.turns)
 
     def claim_one(self) -> None:
         """Take a slot for a job that is ours already; there may be one too few for a moment."""

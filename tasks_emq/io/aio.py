@@ -19,7 +19,7 @@ from tasks_emq.core.streams import Items, Stream
 from tasks_emq.errors import EmqError
 from tasks_emq.io.address import Node
 from tasks_emq.io.connect import Server, in_handshake
-from tasks_emq.io.exchange import Patience, answers_to, exchange, exchange_sent, packed, result_of, run_one
+from tasks_emq.io.exchange import Patience, exchange, exchange_sent, packed, result_of, run_one
 from tasks_emq.io.flows import follow, follow_stream
 from tasks_emq.io.guarantees import exchange_atomically, exchange_durably
 from tasks_emq.io.routing import LOOK_EVERY_S
@@ -185,8 +185,6 @@ class AsyncClient:
         first: list[Any] | LostReply
         try:
             first = await self._replies(*sent)
-            if answers := answers_to(requests, first, self.server):
-                return answers
         except LostReply as lost:
             first = lost
         return await self._drive(exchange_sent(requests, self.server, self.patience, started, first))

@@ -156,8 +156,8 @@ def exchange_sent(
                     answers[i] = outcome_unknown(server, trouble)
                 else:
                     again.append(i)
-        if len(replies) == len(requests) and (all_answers := answers_to(requests, replies, server)):
-            return all_answers
+        if len(replies) == len(requests) and not any(isinstance(reply, Exception) for reply in replies):
+            return [answer_of(request, reply, server) for request, reply in zip(requests, replies, strict=True)]
         for i, reply in zip(todo, replies, strict=False):
             if isinstance(reply, redis.exceptions.NoScriptError):
                 unknown.append(i)
@@ -181,14 +181,6 @@ def exchange_sent(
     for i in todo:
         answers[i] = gone(server, trouble, tries, monotonic() - started, i in maybe_done)
     return answers
-
-
-def answers_to(requests: Sequence[Request[Any]], replies: Sequence[Any], server: Server) -> list[Any] | None:
-    """The answer to each request, None when one of the replies is an error."""
-    for reply in replies:
-        if isinstance(reply, Exception):
-            return None
-    return [answer_of(request, reply, server) for request, reply in zip(requests, replies, strict=True)]
 
 
 def _key(requests: Sequence[Request[Any]], server: Server) -> str | None:
