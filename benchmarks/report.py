@@ -278,8 +278,13 @@ def _goals(results: Results) -> Iterator[str]:
         Goal("one by one, awaited, against the fastest peer", against("aone_s", fastest and fastest[1]), least=1),
         Goal("bulk against the fastest peer", against("bulk_s", bulk and bulk[1]), least=1.5),
         Goal("bulk, share of the limit", against("bulk_s", results.median("limit", "limit_bulk_s")), least=0.6),
-        Goal(
-            "10 ms jobs, share of a bare loop", against("io_s", results.median("limit", "bare_io_s")), least=0.95
+        *(
+            Goal(
+                f"10 ms jobs, share of a bare loop of {loop}",
+                against("io_s", results.median("limit", key)),
+                least=0.95,
+            )
+            for loop, key in (("asyncio", "bare_io_s"), ("uvloop", "bare_uvloop_s"))
         ),
         Goal("pick-up p50, ms", ours("pickup_p50_ms"), most=1),
         Goal("pick-up p99, ms", ours("pickup_p99_ms"), most=2),
