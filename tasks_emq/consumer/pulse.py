@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
 #: What stands for all tasks that this consumer does not know: their names are other people's.
 UNKNOWN: Final = "(unknown)"
-_BEAT_S: Final = 0.25
+_BEAT_S: Final = 0.5
 #: A loop that has not turned for so long is blocked.
 _BLOCKED_S: Final = 2.0
 #: What a run over its timeout gets to end before it counts as stuck.
