@@ -118,7 +118,7 @@ def _turns(what: str, peers: Sequence[Peer], asked: Sequence[str], home: Path, s
     """Who measures what in each round; a limit has its turn beside our own, to compare the two."""
 
     def add_limits(server: Server) -> dict[str, float]:
-        # Some 12,000 and 65,000 a second are what we add.
+        # About what we add in a second on a slow host.
         one, many = (int(per_s * scale.enqueue_s) for per_s in (12_000, 65_000))
         return limit.measure_adds(server, limit.build(home), one, many)
 

@@ -214,7 +214,7 @@ def _limit(results: Results) -> Iterator[str]:
     )
     yield from ("", "## The server-bound limit", "")
     yield "The same scripts and real jobs: commands prepared beforehand, pipelined by `benchmarks/limit.c`."
-    yield "As many jobs are added as our own producer adds, each time beside it."
+    yield "Adds: 12,000 one by one and 65,000 in bulk for each second of ours, each time beside our own producer."
     yield ""
     yield "| | " + " | ".join(figure.title for figure in limits) + " |"
     yield "|---" + "|---:" * len(limits) + "|"

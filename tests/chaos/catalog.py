@@ -108,7 +108,7 @@ FAULTS = (
     Fault("F30", "many connections come back at once", "60 queues of one consumer, the server restarts",
           "jittered, and served within 10 s", (f"{_C}network.py::test_two_hundred_connections_come_back",),
           "a server that moves to another address: tests of Sentinel"),
-    Fault("F31", "the server is killed under load", "SIGKILL; log always, everysec, snapshots, none",
+    Fault("F31", "the server is killed under load", "SIGKILL; log always, everysec (no sync under way), snapshots, none",
           "always and everysec: nothing acknowledged is lost; the state is legal",
           (f"{_C}server.py::test_killed_while_jobs_are_added_and_run",)),
     Fault("F32", "the end of the log is cut or damaged", "cut through two transitions; a byte flipped",
