@@ -21,12 +21,16 @@ from benchmarks.machine import machine
 from benchmarks.measure import FULL, MEASURES, ONCE, QUICK, SETUPS, Scale, safety
 from benchmarks.peers import NAMES
 from benchmarks.processes import Failed
-from benchmarks.report import Results, write
+from benchmarks.report import write
+from benchmarks.results import STATES, Results, Table, depth_name
+from benchmarks.scale import beside, promotion
 from benchmarks.server import KINDS, Server
 
 WHAT = (*MEASURES, "safety", "limit", "depth")
-#: Whose safety is measured.
+#: Whose safety is measured, and whose depth.
 _US = "tasks_emq"
+#: What we add in a second, and a guess where that is not measured.
+_ADDED = {"one_s": 12_000.0, "bulk_s": 65_000.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +39,13 @@ class Turn:
 
     Args:
         name: of a peer, or `limit`, or with settings the name of a server's setup. measure: gives the figures.
-        settings: of the server, where it is not the one that all peers have.
+        settings: of the server, where it is not the one that all peers have. table: where its figures are noted.
     """
 
     name: str
     measure: Callable[[Server], dict[str, float]]
     settings: Mapping[str, object] | None = None
+    table: Table = "values"
 
 
 def _names(known: Sequence[str]) -> Callable[[click.Context, click.Parameter, str], tuple[str, ...]]:
@@ -85,14 +90,11 @@ def main(
     rounds = rounds or (2 if quick else 5)
     home = work.resolve()
     started = time.monotonic()
-    results = Results(_about(kind, rounds))
+    results = Results(_about(kind, rounds) | {"due": scale.due})
     ready = _prepare_all(peers, home, results)
     for name in what:
-        if name == "depth":
-            _depth(results, home, kind, scale)
-        else:
-            turns = _turns(name, ready, what, home, scale)
-            _in_turns(results, name, turns, kind, 1 if name in ONCE else rounds)
+        turns = _turns(name, ready, what, home, scale, results)
+        _in_turns(results, name, turns, kind, 1 if name in ONCE else rounds)
         minutes = round((time.monotonic() - started) / 60, 1)
         results.about |= {"load_after": os.getloadavg(), "minutes": minutes}
         written = write(results, out or home / "results")  # each time: a long run may be cut off
@@ -114,26 +116,31 @@ def _prepare_all(names: Sequence[str], home: Path, results: Results) -> list[Pee
     return ready
 
 
-def _turns(what: str, peers: Sequence[Peer], asked: Sequence[str], home: Path, scale: Scale) -> list[Turn]:
+def _turns(
+    what: str, peers: Sequence[Peer], asked: Sequence[str], home: Path, scale: Scale, results: Results
+) -> list[Turn]:
     """Who measures what in each round; a limit has its turn beside our own, to compare the two."""
 
     def add_limits(server: Server) -> dict[str, float]:
-        # About what we add in a second on a slow host.
-        one, many = (int(per_s * scale.enqueue_s) for per_s in (12_000, 65_000))
+        # As many as we add: a server's tables grow, and a number has its share of that.
+        added = results.values.get(_US, {})
+        one, many = (int(scale.enqueue_s * added.get(key, [low])[-1]) for key, low in _ADDED.items())
         return limit.measure_adds(server, limit.build(home), one, many)
 
     limits = {
         "enqueue": Turn("limit", add_limits),
         "throughput": Turn("limit", lambda server: limit.measure_ends(server, limit.build(home), scale.jobs)),
     }
+    ours = [peer for peer in peers if peer.name == _US]
     if what == "limit":
         return [turn for beside, turn in limits.items() if beside not in asked]
+    if what == "depth":
+        return _depths(ours[0] if ours else None, home, scale)
     if what == "safety":
         return [
-            Turn(name, partial(safety, peer, scale=scale), settings)
+            Turn(name, partial(safety, peer, scale=scale), settings, "safety")
             for name, settings in SETUPS.items()
-            for peer in peers
-            if peer.name == _US
+            for peer in ours
         ]
     turns = [Turn(peer.name, partial(_measured, what, peer, scale)) for peer in peers]
     if what == "io":
@@ -141,6 +148,18 @@ def _turns(what: str, peers: Sequence[Peer], asked: Sequence[str], home: Path, s
     if "limit" in asked and what in limits:
         turns.insert(1, limits[what])
     return turns
+
+
+def _depths(ours: Peer | None, home: Path, scale: Scale) -> list[Turn]:
+    def measured(depth: int, state: str, server: Server) -> dict[str, float]:
+        return beside(server, limit.build(home), depth, state, ours, scale)
+
+    turns = [
+        Turn(depth_name(depth, state), partial(measured, depth, state), table="depth")
+        for state in STATES
+        for depth in scale.depths
+    ]
+    return [*turns, Turn("limit", lambda server: promotion(server, limit.build(home), scale.due))]
 
 
 def _measured(what: str, peer: Peer, scale: Scale, server: Server) -> dict[str, float]:
@@ -164,20 +183,8 @@ def _in_turns(results: Results, what: str, turns: Sequence[Turn], kind: str, rou
                 if not number:
                     hopeless.add(turn.name)
                 continue
-            results.add(turn.name, figures, safety=turn.settings is not None)
+            results.add(turn.name, figures, turn.table)
             click.echo(", ".join(f"{key} {value:,.4g}" for key, value in figures.items()))
-
-
-def _depth(results: Results, home: Path, kind: str, scale: Scale) -> None:
-    try:
-        program = limit.build(home)
-        for waiting in scale.depths:
-            with Server(kind) as server:
-                add, end = limit.cost_at_depth(server, program, waiting, 10_000)
-            results.depth.append((waiting, add, end))
-            click.echo(f"depth {waiting:,}: add {add:.1f} us, end with fetch {end:.1f} us")
-    except RuntimeError as error:
-        _problem(results, "limit", "depth", str(error))
 
 
 def _problem(results: Results, name: str, what: str, why: str) -> None:

@@ -147,7 +147,7 @@ def _prepare(server: Server) -> QueueKeys:
     server.flush()
     for script in all_scripts():
         server.client.script_load(script.text)
-    return QueueKeys("bench")
+    return QueueKeys("default")
 
 
 def job(argument_size: int = ARGUMENT_SIZE) -> NewJob:

@@ -31,7 +31,7 @@ class Scale:
         jobs: of one throughput. enqueue_s, idle_s: seconds of one such measurement.
         most_s: seconds of a throughput, and of enqueueing its jobs, at the most.
         stamps: jobs of one latency. traffic_jobs: of one look at the commands.
-        depths: how many jobs wait while the cost of one is measured.
+        depths: how many others are there while the cost of a job is measured. due: jobs due at once.
     """
 
     jobs: int
@@ -41,15 +41,17 @@ class Scale:
     stamps: int
     traffic_jobs: int
     depths: tuple[int, ...]
+    due: int
 
 
 FULL: Final = Scale(
     jobs=40_000, enqueue_s=2.0, most_s=6.0, idle_s=10.0, stamps=300, traffic_jobs=2000,
-    depths=(1_000, 10_000, 100_000, 1_000_000),
+    depths=(1_000, 100_000, 1_000_000), due=1_000_000,
 )  # fmt: skip
 QUICK: Final = Scale(
-    jobs=6_000, enqueue_s=0.5, most_s=4.0, idle_s=2.0, stamps=50, traffic_jobs=500, depths=(1_000, 50_000)
-)
+    jobs=6_000, enqueue_s=0.5, most_s=4.0, idle_s=2.0, stamps=50, traffic_jobs=500, depths=(1_000, 50_000),
+    due=50_000,
+)  # fmt: skip
 
 
 def enqueue(peer: Peer, server: Server, scale: Scale) -> dict[str, float]:
@@ -127,13 +129,28 @@ def io(peer: Peer, server: Server, scale: Scale) -> dict[str, float]:
 def latency(peer: Peer, server: Server, scale: Scale) -> dict[str, float]:
     """From the call of enqueue to the first line of the job, with an idle consumer and 20 ms between jobs."""
     with _idle_consumer(peer, server) as bench:
-        bench.produce("pace", scale.stamps, 20, timeout=_START_S + scale.stamps)
-        done = bench.wait_for(1 + scale.stamps, 10.0)
-        found = sorted(bench.latencies_ms())
-    if done < 1 + scale.stamps or len(found) != scale.stamps:
+        return paced(bench, scale)
+
+
+def paced(bench: Bench, scale: Scale) -> dict[str, float]:
+    """Pick-up by the one consumer there is, which has nothing else to do."""
+    before = sum(bench.counts().values())
+    bench.produce("pace", scale.stamps, 20, timeout=_START_S + scale.stamps)
+    done = bench.wait_for(before + scale.stamps, 10.0) - before
+    found = sorted(bench.latencies_ms())
+    if done < scale.stamps or len(found) != scale.stamps:
         raise Failed(f"{len(found)} of {scale.stamps} jobs were picked up")
     cuts = statistics.quantiles(found, n=100, method="inclusive")
     return {"pickup_p50_ms": cuts[49], "pickup_p99_ms": cuts[98]}
+
+
+def after_noops(bench: Bench, jobs: int, scale: Scale) -> float:
+    """Memory of the one consumer there is after so many no-ops more, MiB; others may wait before and behind."""
+    before = sum(bench.counts().values())
+    bench.produce("many", "noop", jobs, scale.most_s, timeout=_START_S + scale.most_s)
+    if (done := bench.wait_for(before + jobs, _START_S) - before) < jobs:
+        raise Failed(f"{done} of {jobs} jobs were run")
+    return bench.memory_mib()
 
 
 def idle(peer: Peer, server: Server, scale: Scale) -> dict[str, float]:

@@ -15,7 +15,6 @@ from typing import Final
 
 from benchmarks.environments import ROOT, Peer
 
-_TICK_S: Final = 1 / os.sysconf("SC_CLK_TCK")
 _END_S: Final = 5.0
 
 
@@ -159,10 +158,9 @@ def _stat(path: Path) -> list[str]:
 
 def _cpu_s(pid: int) -> float:
     try:
-        fields = _stat(Path(f"/proc/{pid}/stat"))
+        return time.clock_gettime((~pid << 3) | 2)  # in ns, of all its threads. Source: clock_getcpuclockid(3)
     except OSError:
         return 0.0
-    return (int(fields[11]) + int(fields[12])) * _TICK_S
 
 
 def _pss_kib(pid: int) -> int:

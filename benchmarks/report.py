@@ -5,56 +5,13 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.goals import goals
 from benchmarks.plot import Panel, bars
-
-OURS: Final = ("tasks_emq", "tasks_emq_threads")
-NODE: Final = "bullmq_node"
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One column: its key in the results, its title, digits after the point, and whether more is better."""
-
-    key: str
-    title: str
-    digits: int = 0
-    more: bool = False
-
-
-SPEED: Final = (
-    Figure("one_s", "enqueue one by one, jobs/s", more=True),
-    Figure("bulk_s", "enqueue in bulk, jobs/s", more=True),
-    Figure("noop_s", "no-ops, 1 consumer process, jobs/s", more=True),
-    Figure("noop2_s", "no-ops, 2 consumer processes, jobs/s", more=True),
-    Figure("io_s", "10 ms of I/O, 100 at once, jobs/s", more=True),
-)
-WAITING: Final = (
-    Figure("pickup_p50_ms", "pick-up p50, ms", 2),
-    Figure("pickup_p99_ms", "pick-up p99, ms", 2),
-    Figure("idle_commands_s", "idle: commands/s", 1),
-    Figure("idle_client_cpu", "idle: consumer CPU, %", 1),
-    Figure("idle_server_cpu", "idle: server CPU, %", 1),
-    Figure("consumer_mib", "consumer memory, MiB"),
-)
-COST: Final = (
-    Figure("server_us", "server CPU, µs/job", 1),
-    Figure("client_us", "consumer CPU, µs/job", 1),
-    Figure("trips", "round trips/job", 3),
-    Figure("commands", "commands sent/job", 2),
-    Figure("commands_in_server", "commands run/job, in scripts too", 1),
-    Figure("waiting_bytes", "bytes per waiting job"),
-    Figure("waiting_packed_bytes", "the same, hash-max-listpack-value 1024"),
-    Figure("finished_bytes", "bytes per finished job"),
-)
-#: Of a peer that has two forms of an add, the blocking one being in `SPEED`.
-_AWAITED: Final = Figure("aone_s", "enqueue one by one, awaited, jobs/s", more=True)
-FIGURES: Final = (*SPEED, *WAITING, *COST)
-#: What is measured on a server with a log, too.
-SAFETY: Final = (*SPEED[:3], *WAITING[:2])
+from benchmarks.results import AWAITED, COST, DEPTH, FIGURES, OURS, SAFETY, SPEED, WAITING, Figure, Results
 
 _HOW: Final = (
     "* Each measurement has a fresh server and fresh processes; each peer has an environment of its own.",
@@ -67,43 +24,6 @@ _HOW: Final = (
     "* Bytes of a job: growth of the server's `used_memory` less clients and scripts; events and indexes count.",
     "  A finished job is small where a peer keeps no result: see the settings.",
 )
-
-
-@dataclass(slots=True)
-class Results:
-    """All values of a run.
-
-    Args:
-        about: machine, versions, settings of the run. peers: settings and versions by name.
-        values: by peer (or `limit`), then by figure: one per round. problems: by peer, then by measure: why not.
-        depth: (jobs waiting, µs per add, µs per end with fetch), server CPU.
-        safety: by the server's setup, the first without a log, then by figure: one per round; tasks_emq alone.
-    """
-
-    about: dict[str, Any]
-    peers: dict[str, dict[str, Any]] = field(default_factory=dict)
-    values: dict[str, dict[str, list[float]]] = field(default_factory=dict)
-    problems: dict[str, dict[str, str]] = field(default_factory=dict)
-    depth: list[tuple[int, float, float]] = field(default_factory=list)
-    safety: dict[str, dict[str, list[float]]] = field(default_factory=dict)
-
-    def add(self, name: str, figures: Mapping[str, float], *, safety: bool = False) -> None:
-        """Note a round's figures; with `safety` the name is that of a server's setup."""
-        for key, value in figures.items():
-            (self.safety if safety else self.values).setdefault(name, {}).setdefault(key, []).append(value)
-
-    def median(self, name: str, key: str) -> float | None:
-        """The median of a figure, None where it was not measured."""
-        found = self.values.get(name, {}).get(key)
-        return statistics.median(found) if found else None
-
-    def best(self, figure: Figure, *, python_only: bool = False) -> tuple[str, float] | None:
-        """The best peer in a figure, and its median."""
-        others = [name for name in self.peers if name not in OURS and not (python_only and name == NODE)]
-        found = [(name, value) for name in others if (value := self.median(name, figure.key)) is not None]
-        if not found:
-            return None
-        return (max if figure.more else min)(found, key=lambda item: item[1])
 
 
 def write(results: Results, out: Path) -> list[Path]:
@@ -138,7 +58,7 @@ def _page(results: Results) -> Iterator[str]:
     yield from _safety(results)
     yield from _limit(results)
     yield from _depth(results)
-    yield from _goals(results)
+    yield from goals(results)
     yield from _losses_and_wins(results)
     yield from _settings(results)
 
@@ -162,8 +82,8 @@ def _table(results: Results, figures: Sequence[Figure]) -> Iterator[str]:
 
 def _awaited(results: Results) -> Iterator[str]:
     for name in results.peers:
-        if found := results.values.get(name, {}).get(_AWAITED.key):
-            yield from ("", f"{name} one by one by its awaited form: {_spread(found, _AWAITED)} jobs/s.")
+        if found := results.values.get(name, {}).get(AWAITED.key):
+            yield from ("", f"{name} one by one by its awaited form: {_spread(found, AWAITED)} jobs/s.")
 
 
 def _cell(results: Results, name: str, figure: Figure) -> str:
@@ -214,7 +134,7 @@ def _limit(results: Results) -> Iterator[str]:
     )
     yield from ("", "## The server-bound limit", "")
     yield "The same scripts and real jobs: commands prepared beforehand, pipelined by `benchmarks/limit.c`."
-    yield "Adds: 12,000 one by one and 65,000 in bulk for each second of ours, each time beside our own producer."
+    yield "Adds: as many as our own producer added in the turn before."
     yield ""
     yield "| | " + " | ".join(figure.title for figure in limits) + " |"
     yield "|---" + "|---:" * len(limits) + "|"
@@ -224,93 +144,22 @@ def _limit(results: Results) -> Iterator[str]:
 def _depth(results: Results) -> Iterator[str]:
     if not results.depth:
         return
-    yield from ("", "## Cost by the number of jobs waiting (server CPU)", "")
-    yield from ("| jobs waiting | add, µs | end with fetch, µs |", "|---:|---:|---:|")
-    for waiting, add, end in results.depth:
-        yield f"| {waiting:,} | {add:.1f} | {end:.1f} |"
-
-
-@dataclass(frozen=True, slots=True)
-class Goal:
-    """What was to be reached: by how much `value` (a ratio or a figure) has to be at least, or at most."""
-
-    what: str
-    value: float | None
-    least: float | None = None
-    most: float | None = None
-
-    @property
-    def row(self) -> str:
-        """The row of the table."""
-        bound = f"≥ {self.least:g}" if self.least is not None else f"≤ {self.most:g}"
-        if self.value is None:
-            return f"| {self.what} | {bound} | – | not measured |"
-        met = self.value >= self.least if self.least is not None else self.value <= (self.most or 0.0)
-        return f"| {self.what} | {bound} | {self.value:.3g} | {'met' if met else '**not met**'} |"
-
-
-def _goals(results: Results) -> Iterator[str]:
-    def ours(key: str) -> float | None:
-        return results.median("tasks_emq", key)
-
-    def against(key: str, other: float | None) -> float | None:
-        mine = ours(key)
-        return mine / other if mine is not None and other else None
-
-    one, many, noop = SPEED[:3]
-    python, fastest, bulk = results.best(noop, python_only=True), results.best(one), results.best(many)
-    threads = results.median("tasks_emq_threads", "noop_s")
-    depth = [add + end for _, add, end in results.depth]
-    trips = ours("trips")
-    flat = depth[-1] / depth[0] if depth else None
-    goals = [
-        Goal("no-ops against the fastest Python peer", against("noop_s", python and python[1]), least=5),
-        Goal("no-ops against BullMQ for Node", against("noop_s", results.median(NODE, "noop_s")), least=1.2),
-        Goal(
-            "no-ops in threads against the fastest Python peer",
-            threads and python and threads / python[1],
-            least=3,
-        ),
-        Goal("no-ops, 2 processes against 1", against("noop2_s", ours("noop_s")), least=1),
-        Goal("no-ops, share of the limit", against("noop_s", results.median("limit", "limit_noop_s")), least=0.6),
-        Goal("round trips per job, 100 in flight", trips and round(trips, 3), most=0.01),
-        Goal("one by one against the fastest peer", against("one_s", fastest and fastest[1]), least=1),
-        Goal("one by one, awaited, against the fastest peer", against("aone_s", fastest and fastest[1]), least=1),
-        Goal("bulk against the fastest peer", against("bulk_s", bulk and bulk[1]), least=1.5),
-        Goal("bulk, share of the limit", against("bulk_s", results.median("limit", "limit_bulk_s")), least=0.6),
-        *(
-            Goal(
-                f"10 ms jobs, share of a bare loop of {loop}",
-                against("io_s", results.median("limit", key)),
-                least=0.95,
-            )
-            for loop, key in (("asyncio", "bare_io_s"), ("uvloop", "bare_uvloop_s"))
-        ),
-        Goal("pick-up p50, ms", ours("pickup_p50_ms"), most=1),
-        Goal("pick-up p99, ms", ours("pickup_p99_ms"), most=2),
-        *(
-            Goal(
-                f"{figure.title.removesuffix(', ms')} against the fastest peer",
-                _than_best(results, figure),
-                least=1,
-            )
-            for figure in WAITING[:2]
-        ),
-        Goal("idle consumer, commands/s", ours("idle_commands_s"), most=1),
-        Goal("idle consumer, CPU %", ours("idle_client_cpu"), most=0.1),
-        Goal("bytes per waiting job, 40 characters", results.median("limit", "short_bytes"), most=330),
-        Goal("bytes per waiting job, 64 characters, listpack 1024", ours("waiting_packed_bytes"), most=350),
-        Goal("bytes per waiting job, 64 characters", ours("waiting_bytes"), most=690),
-        Goal("cost at the most jobs waiting against the fewest", flat, most=1.2),
-    ]
-    yield from ("", "## What was to be reached", "", "| | goal | found | |", "|---|---:|---:|---|")
-    yield from (goal.row for goal in goals)
-
-
-def _than_best(results: Results, figure: Figure) -> float | None:
-    """How many times as good as the best peer tasks_emq is."""
-    mine, best = results.median("tasks_emq", figure.key), results.best(figure)
-    return None if mine is None or best is None else _ratio(mine, best[1], figure)
+    yield from ("", "## Beside many others", "")
+    yield "What a job costs the server (CPU) while so many others are there. The seven plain commands are on a new"
+    yield "hash and a new lock, without a script: how much longer the server itself takes beside so many keys."
+    yield "Then a consumer: pick-up where nothing waits before a new job, and its memory after 20,000 no-ops."
+    yield ""
+    yield "| others | " + " | ".join(figure.title for figure in DEPTH) + " |"
+    yield "|---" + "|---:" * len(DEPTH) + "|"
+    for name, values in results.depth.items():
+        yield f"| {name} | " + " | ".join(_spread(values.get(figure.key), figure) for figure in DEPTH) + " |"
+    found = results.values.get("limit", {})
+    if "due_cpu_ms" in found:
+        longest = [_spread(found[key], Figure(key, "", 1)) for key in ("due_cpu_ms", "due_ms")]
+        yield ""
+        yield f"{results.about['due']:,} jobs that are due at once are promoted by calls of 100. The longest call"
+        yield f"took {longest[0]} ms of the server's CPU time and {longest[1]} ms by the clock; by the clock"
+        yield f"{_spread(found['due_slow'], Figure('', ''))} calls took more than 10 ms."
 
 
 def _losses_and_wins(results: Results) -> Iterator[str]:
@@ -322,18 +171,11 @@ def _losses_and_wins(results: Results) -> Iterator[str]:
         mine, best = results.median("tasks_emq", figure.key), results.best(figure)
         if mine is None or best is None:
             continue
-        ratio = _ratio(mine, best[1], figure)
+        ratio = figure.ratio(mine, best[1])
         shown = [_number(value, figure.digits) for value in (mine, best[1])]
         last = f"{ratio:.2f}" if ratio >= 1 else f"**{ratio:.2f}** (loss)"
         rows.append((ratio, f"| {figure.title} | {shown[0]} | {shown[1]} | {best[0]} | {last} |"))
     yield from (row for _, row in sorted(rows))
-
-
-def _ratio(mine: float, other: float, figure: Figure) -> float:
-    # Where less is better it may be nothing at all: half of the last digit shown keeps the ratio finite.
-    least = 0.5 * 10.0**-figure.digits
-    mine, other = max(mine, least), max(other, least)
-    return mine / other if figure.more else other / mine
 
 
 def _settings(results: Results) -> Iterator[str]:
