@@ -90,7 +90,7 @@ def throughput(peer: Peer, server: Server, scale: Scale) -> dict[str, float]:
     """No-ops with one consumer process, what they cost, and what they leave behind."""
     with Bench(peer, server.url) as bench:
         empty = server.memory()
-        jobs = _preload(bench, "noop", scale)
+        jobs = preload(bench, "noop", scale)
         bench.consume(1, 0)
         window = _window(bench, server, jobs, 1, scale)
         figures = {
@@ -109,7 +109,7 @@ def throughput(peer: Peer, server: Server, scale: Scale) -> dict[str, float]:
 def two(peer: Peer, server: Server, scale: Scale) -> dict[str, float]:
     """No-ops with two consumer processes."""
     with Bench(peer, server.url) as bench:
-        jobs = _preload(bench, "noop", scale)
+        jobs = preload(bench, "noop", scale)
         bench.consume(2, 0)
         window = _window(bench, server, jobs, 2, scale)
     return {"noop2_s": window.jobs / window.seconds}
@@ -120,7 +120,7 @@ def io(peer: Peer, server: Server, scale: Scale) -> dict[str, float]:
     if peer.no_io:
         raise Failed(peer.no_io)
     with Bench(peer, server.url) as bench:
-        jobs = _preload(bench, "io", scale)
+        jobs = preload(bench, "io", scale)
         bench.consume(1, 100)
         window = _window(bench, server, jobs, 1, scale)
     return {"io_s": window.jobs / window.seconds}
@@ -273,7 +273,8 @@ def _window(bench: Bench, server: Server, jobs: int, processes: int, scale: Scal
     return Window(done - first, seconds, server_end - server_s, client_s, trips_end - trips)
 
 
-def _preload(bench: Bench, task: str, scale: Scale) -> int:
+def preload(bench: Bench, task: str, scale: Scale) -> int:
+    """Enqueue the jobs of a throughput; returns how many there are."""
     jobs = min(scale.jobs, bench.peer.most_jobs or scale.jobs)
     answer = bench.produce("many", task, jobs, scale.most_s, timeout=_START_S + scale.most_s)
     return int(answer["jobs"])

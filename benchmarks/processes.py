@@ -99,13 +99,14 @@ class Bench:
 
     def cpu_s(self) -> float:
         """CPU seconds of the consumers and their children so far."""
-        return sum(_cpu_s(pid) for pid in self._pids())
+        return sum(_cpu_s(pid) for pid in self.pids())
 
     def memory_mib(self) -> float:
         """Memory of the consumers and their children: proportional set size, shared pages counted once."""
-        return sum(_pss_kib(pid) for pid in self._pids()) / 1024
+        return sum(_pss_kib(pid) for pid in self.pids()) / 1024
 
-    def _pids(self) -> list[int]:
+    def pids(self) -> list[int]:
+        """Of the consumers and their children."""
         sessions = {process.pid for process in self._consumers}
         found = []
         for path in Path("/proc").glob("[0-9]*/stat"):
