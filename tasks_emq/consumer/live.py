@@ -50,6 +50,8 @@ class LiveRuns:
     #: By wire id and ats.
     running: dict[tuple[str, int], Running] = field(default_factory=dict)
     iterations: Iterations = field(init=False)
+    #: Asked for once: that asks for the process's id each time, which is a system call.
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
 
     def __post_init__(self) -> None:
         self.iterations = Iterations(self.app, self.keys)
@@ -64,7 +66,7 @@ class LiveRuns:
         iteration = b"rjk" in taken.fields and not giving_back
         if iteration or (outcome is None and not run.isolated and asks_first(run)):
             later = self._start_later(run, outcome, now_ms if iteration else None)
-            run.handle = asyncio.get_running_loop().create_task(later)
+            run.handle = self._loop.create_task(later)
         else:
             self._launch(run, outcome)
 
@@ -96,7 +98,7 @@ class LiveRuns:
                 if run.isolated
                 else self.runner.run_coroutine(run, self._over)
             )
-            run.handle = asyncio.get_running_loop().create_task(work)
+            run.handle = self._loop.create_task(work)
 
     def _over(self, run: Running, outcome: Outcome) -> None:
         self.slots.run_ended(in_thread=run.in_thread, in_child=run.isolated)
